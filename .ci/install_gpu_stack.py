@@ -19,7 +19,8 @@ def main() -> int:
         print("no NVIDIA GPU found: the suite replays a recording, which needs no torch")
         return 0
     print(f"{gpu.name} found: installing the GPU stack")
-    return subprocess.call([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{ROOT}[torch,liger]"])
+    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    return subprocess.call([*pip, "--editable", f"{ROOT}[torch,liger]"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""The kernels of a step, beside those of its baseline → the lines that differ."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from kernelperf.records import KernelRecord, Run, WorkloadRecording
+
+# Another version of a library may split a GEMM otherwise, or not at all.
+_LIBRARY_CHOICE = "splitk_reduce"
+_INDUCTOR = re.compile(r"triton_[a-z]+_fused_(?P<ops>\w+?)_\d+$")
+
+
+def same_stack(base: WorkloadRecording, now: WorkloadRecording) -> bool:
+    """Whether both ran on the same software, so that kernel names must be equal."""
+    return base.environment.stack == now.environment.stack
+
+
+def kernel_list(kernels: Sequence[KernelRecord], *, exact: bool) -> tuple[str, ...]:
+    """Return a line a kernel: its name, or what of it outlives another software stack."""
+    if exact:
+        return tuple(kernel.name for kernel in kernels)
+    return tuple(_portable(kernel) for kernel in kernels if kernel.role != _LIBRARY_CHOICE)
+
+
+def differing_lines(base: Sequence[Run], now: Sequence[Run], *, exact: bool) -> tuple[str, ...]:
+    """Return the diff of the first run whose list is none of the baseline's; empty where there is none."""
+    known = [kernel_list(run.kernels, exact=exact) for run in base]
+    for run in now:
+        found = kernel_list(run.kernels, exact=exact)
+        if found not in known:
+            return tuple(line for line in difflib.ndiff(known[0], found) if not line.startswith("?"))
+    return ()
+
+
+def _portable(kernel: KernelRecord) -> str:
+    """A role, and for Inductor's fused kernels the ops in them, without the number that follows."""
+    match = _INDUCTOR.match(kernel.name)
+    return f"{kernel.role} {match['ops']}" if match else kernel.role

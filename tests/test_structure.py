@@ -1,0 +1,100 @@
+"""A run stores one record a kernel: how it was launched, and its median duration over the steps."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelperf.errors import NotMeasurable
+from kernelperf.roles import RoleRules
+from kernelperf.structure import Structure, read_structure
+
+# Ten steps each, as a worker recorded them on an H200.
+STEPS = Path(__file__).parent / "data" / "steps"
+GEGLU = STEPS / "geglu_compiled-bf16.json.gz"
+LINEAR = STEPS / "linear_eager-1024x32x64-bf16.json.gz"
+
+Event = dict[str, Any]
+
+
+def structure(path: Path, steps: int = 10, rules: RoleRules | None = None) -> Structure:
+    return read_structure(path, steps=steps, rules=rules or RoleRules())
+
+
+def events(path: Path) -> list[Event]:
+    found: list[Event] = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return found
+
+
+def kernels(path: Path) -> list[Event]:
+    return sorted((each for each in events(path) if each.get("cat") == "kernel"), key=lambda each: each["ts"])
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> Callable[[Path, Callable[[Event], bool]], Path]:
+    """Write a trace again without some of its events."""
+
+    def write(path: Path, dropped: Callable[[Event], bool]) -> Path:
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if not dropped(event)]
+        changed = tmp_path / "changed.json.gz"
+        changed.write_bytes(gzip.compress(json.dumps(trace).encode()))
+        return changed
+
+    return write
+
+
+def test_there_is_a_record_for_each_kernel_in_launch_order() -> None:
+    found = structure(GEGLU).kernels
+    assert [kernel.role for kernel in found] == ["gemm", "gemm", "pointwise", "gemm"]
+    assert [kernel.op for kernel in found] == ["aten::mm", "aten::mm", found[2].name, "aten::mm"]
+    assert found[2].name == "triton_poi_fused__unsafe_view_gelu_mul_0"
+    assert "XBLOCK=512" in found[2].config
+    assert found[0].config == ""
+
+
+def test_a_records_duration_is_the_median_over_the_steps() -> None:
+    (record,) = structure(LINEAR).kernels
+    durations_ns = [1_000 * kernel["dur"] for kernel in kernels(LINEAR)]
+    assert len(durations_ns) == 10
+    assert len(set(durations_ns)) > 1, "the steps must differ for a median to show"
+    assert record.duration_ns == pytest.approx(statistics.median(durations_ns), abs=1)
+
+
+def test_the_counts_are_of_one_step() -> None:
+    counts = structure(GEGLU).counts
+    assert counts.kernels == 4
+    assert 0 < counts.host_ops < 40
+
+
+def test_a_users_rules_give_roles() -> None:
+    rules = RoleRules(extra=(("gelu_mul", "other"),))
+    assert structure(GEGLU, rules=rules).kernels[2].role == "other"
+
+
+def test_a_kernel_that_the_profiler_lost_makes_the_trace_unusable(
+    without: Callable[[Path, Callable[[Event], bool]], Path],
+) -> None:
+    lost = kernels(GEGLU)[5]
+    with pytest.raises(NotMeasurable):
+        structure(without(GEGLU, lambda event: event == lost))
+
+
+def test_a_step_that_launched_something_else_is_not_averaged_in(
+    without: Callable[[Path, Callable[[Event], bool]], Path],
+) -> None:
+    """The first step without its first kernel nor that kernel's launch: it launched three."""
+    gone = kernels(GEGLU)[0]["args"]["correlation"]
+    changed = without(GEGLU, lambda event: event.get("args", {}).get("correlation") == gone)
+    assert len(structure(changed).kernels) == 4
+
+
+def test_a_trace_must_hold_every_step_that_was_recorded() -> None:
+    with pytest.raises(NotMeasurable, match="10 of 12 recorded steps are in the trace"):
+        structure(GEGLU, steps=12)
