@@ -112,11 +112,12 @@ CASES = (
     # the MLP, with Liger's kernel
     case("fault_compile_row", LIGER, "liger_needs_no_compiler", LIGER_NEW_SHAPES),
     case("fault_contiguous-geglu_liger", LIGER, LIGER_FOUR),
-    case("fault_triton_gemms", LIGER, LIGER_GEMMS, LIGER_KERNEL, "liger_needs_no_compiler", LIGER_NEW_SHAPES,
-         LIGER_NEW_HIDDEN),
+    case("fault_triton_gemms", LIGER, LIGER_GEMMS, LIGER_KERNEL, LIGER_TRAFFIC, LIGER_NEW_HIDDEN,
+         LIGER_NEW_SHAPES, "liger_needs_no_compiler"),
     case("fault_swapped-geglu_liger", LIGER, "geglu_liger_matches_float64"),
     case(EAGER, LIGER, LIGER_FOUR, LIGER_KERNEL, LIGER_TRAFFIC, LIGER_NEW_HIDDEN),
-    case(COMPILED, LIGER, LIGER_KERNEL, "liger_needs_no_compiler", LIGER_NEW_SHAPES, LIGER_NEW_HIDDEN),
+    case(COMPILED, LIGER, LIGER_KERNEL, LIGER_TRAFFIC, LIGER_NEW_HIDDEN, LIGER_NEW_SHAPES,
+         "liger_needs_no_compiler"),
 )  # fmt: skip
 
 # Holds of any two recordings whose references differ; tests/test_compare.py breaks what it relies on.
