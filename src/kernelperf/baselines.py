@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from kernelperf.compare import compare
 from kernelperf.comparison import Comparison, Policy
-from kernelperf.environment import Hardware
+from kernelperf.environment import Environment, Hardware
 from kernelperf.errors import UnusableInput
 from kernelperf.estimate import spread_fraction
 from kernelperf.recording import (
@@ -24,7 +25,7 @@ from kernelperf.recording import (
     write_workload,
 )
 from kernelperf.records import Recording, WorkloadRecording
-from kernelperf.verdict import SPREAD_LIMIT_FRACTION, STRUCTURE, by_launch_config, values_of
+from kernelperf.verdict import STRUCTURE, by_launch_config, spread_limit, values_of
 
 MIN_RUNS = 5
 _GIB = 2**30
@@ -126,11 +127,12 @@ def _refusals(rec: WorkloadRecording, min_runs: int) -> Iterator[str]:
 def _timing_refusals(rec: WorkloadRecording, min_runs: int) -> Iterator[str]:
     if len(rec.runs) < min_runs:
         yield f"it has {len(rec.runs)} runs, expected at least {min_runs}; use `--kperf-runs {min_runs}`"
-    spread = spread_fraction(values_of(rec.runs, "gpu_time"))
-    if spread > SPREAD_LIMIT_FRACTION:
+    values_ns = values_of(rec.runs, "gpu_time")
+    spread, limit = spread_fraction(values_ns), spread_limit("gpu_time", statistics.median(values_ns))
+    if spread > limit:
         yield (
-            f"its runs differ by {spread:.1%} in gpu_time (robust CV), expected at most "
-            f"{SPREAD_LIMIT_FRACTION:.1%}; record again on a quiet GPU"
+            f"its runs differ by {spread:.1%} in gpu_time (robust CV), expected at most {limit:.1%}; "
+            "record again on a quiet GPU"
         )
     dry = sum(not run.queue_held for run in rec.runs)
     if dry:
@@ -142,22 +144,23 @@ def _mixed(chosen: Sequence[WorkloadRecording]) -> list[str]:
     first = chosen[0]
     different = []
     for rec in chosen[1:]:
-        for name in ("hardware", "lane", "stack"):
-            ours, theirs = getattr(first.environment, name), getattr(rec.environment, name)
+        for what, ours, theirs in _parts(first.environment, rec.environment):
             if ours != theirs:
                 different.append(
-                    f"{rec.id}: its {name} is not that of {first.id} ({_difference(ours, theirs)}); "
+                    f"{rec.id}: its {what} is {theirs!r}, that of {first.id} is {ours!r}; "
                     "record both in one session"
                 )
     return different
 
 
-def _difference(ours: object, theirs: object) -> str:
-    if isinstance(ours, tuple) and isinstance(theirs, tuple):
-        return (
-            ", ".join(f"{name} {value}" for name, value in set(theirs) - set(ours)) or "entries are missing"
-        )
-    return f"{theirs!r}, not {ours!r}"
+def _parts(ours: Environment, theirs: Environment) -> Iterator[tuple[str, object, object]]:
+    """Pair what must agree: of the stack, what both have, since each lists only what its worker imported."""
+    yield "hardware", ours.hardware, theirs.hardware
+    yield "lane", ours.lane, theirs.lane
+    their_stack = dict(theirs.stack)
+    for package, version in ours.stack:
+        if package in their_stack:
+            yield package, version, their_stack[package]
 
 
 def _old_to_new(folder: Path, rec: WorkloadRecording) -> Comparison:

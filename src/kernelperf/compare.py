@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -198,7 +199,7 @@ def _sentence(code: Code, comparison: Comparison) -> str:
     )
     spreads = [spread or 0.0 for spread in (comparison.base_spread_fraction, comparison.now_spread_fraction)]
     if code is Code.NOISY:
-        limit = spread_limit(comparison.metric)
+        limit = spread_limit(comparison.metric, comparison.base_ns or math.inf)
         return f"runs differ by {max(spreads):.1%} (robust CV), more than {limit:.1%}: the GPU was disturbed"
     return {
         Code.WITHIN_TOLERANCE: "within the tolerance",
