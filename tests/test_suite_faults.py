@@ -88,7 +88,7 @@ CASES = (
          {f"compiled_linear_drops_the_view_ops aten::{op}"
           for op in ("linear", "t", "transpose", "as_strided")}),
     case("fault_strided_bias-linear_compiled", COMPILED_LINEAR, SAME_LINEAR,
-         "compiled_linear_calls_a_bare_addmm"),
+         "compiled_linear_calls_a_bare_addmm", "compiled_linear_drops_the_view_ops aten::as_strided"),
     case("fault_wrong_bias-linear_compiled", COMPILED_LINEAR, "linear_compiled_matches_float64"),
     # the MLP, eager
     *(case(f"fault_view_computes-{op}", EAGER, EAGER_FIVE, EAGER_TRAFFIC, views_of(op)) for op in VIEW_OPS),

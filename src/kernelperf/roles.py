@@ -57,12 +57,12 @@ _WORDY_OPS = tuple(
             "_to_copy _unsafe_view _unsafe_index _softmax _log_softmax _scaled_mm _int_mm as_strided "
             "index_select index_put masked_fill native_layer_norm native_group_norm native_dropout "
             "native_batch_norm layer_norm rms_norm group_norm batch_norm leaky_relu log_softmax "
-            "gelu_backward silu_backward threshold_backward tanh_backward sigmoid_backward native_layer_norm_backward "
-            "native_dropout_backward slice_backward select_backward select_scatter slice_scatter scatter_add "
-            "constant_pad_nd new_zeros new_ones zeros_like ones_like full_like empty_like rand_like "
-            "bitwise_and bitwise_or bitwise_not logical_and logical_or logical_not convolution_backward "
-            "embedding_dense_backward flex_attention mm_plus_mm nll_loss_forward nll_loss_backward "
-            "cross_entropy copy_ add_ mul_"
+            "gelu_backward silu_backward threshold_backward tanh_backward sigmoid_backward "
+            "native_layer_norm_backward native_dropout_backward slice_backward select_backward "
+            "select_scatter slice_scatter scatter_add constant_pad_nd new_zeros new_ones zeros_like "
+            "ones_like full_like empty_like rand_like bitwise_and bitwise_or bitwise_not logical_and "
+            "logical_or logical_not convolution_backward embedding_dense_backward flex_attention "
+            "mm_plus_mm nll_loss_forward nll_loss_backward cross_entropy copy_ add_ mul_"
         ).split(),
         key=len,
         reverse=True,
