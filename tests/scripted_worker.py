@@ -108,7 +108,7 @@ class Scripted:
                 return {"type": "Profiled"}
             case "Burst":
                 held = "not held" not in self.script.get(f"{kind}:{self.times[kind]}", "")
-                durations = [100.0 * self.times[kind] + each for each in range(command["steps"])]
+                durations = [1e5 * self.times[kind] + 1e3 * each for each in range(command["steps"])]
                 return {"type": "Samples", "durations_ns": durations, "held": held, "repeats": 107}
             case "WallBurst":
                 return {

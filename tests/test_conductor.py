@@ -104,7 +104,7 @@ def failed(outcome: Outcome) -> FailedRun:
 
 def test_a_run_holds_what_its_worker_told(bench: Bench) -> None:
     run = recorded(bench.run(1)["a-1"]).run
-    assert run.gpu_time_ns == (104.5, 204.5, 304.5)  # medians of bursts of ten
+    assert run.gpu_time_ns == (104_500.0, 204_500.0, 304_500.0)  # medians of bursts of ten
     assert run.wall_time_ns == (5e4, 5e4)
     assert (run.queue_held, run.repeats, run.first_call_s) == (True, 107, 1.5)
     assert run.observations.relative_error == 0.00167
