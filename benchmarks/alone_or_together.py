@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kernelperf import conductor
+from kernelperf.compare.estimate import run_value
 from kernelperf.conductor import Outcome, Plan, Recorded, Settings
-from kernelperf.estimate import run_value
 from kernelperf.workload import registered
 
 if TYPE_CHECKING:
-    from kernelperf.records import Run
+    from kernelperf.recording.records import Run
     from kernelperf.workload import Variant
 
 ROOT = Path(__file__).resolve().parents[1]

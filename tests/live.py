@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelperf import environment, session
+from kernelperf import environment
+from kernelperf.conductor.plans import Settings
 from kernelperf.environment import GpuInfo
-from kernelperf.plans import Settings
+from kernelperf.plugin import session
 from kernelperf.recording import read_workload, write_workload
-from kernelperf.records import WorkloadRecording
+from kernelperf.recording.records import WorkloadRecording
 from tests.project import Project
 from tests.scripted_worker import DEVICE
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelperf.records import WorkloadRecording
+from kernelperf.recording.records import WorkloadRecording
 from kernelperf.workload import AxisValue, Declaration, Variant
 from tests import builders
 

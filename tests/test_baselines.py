@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kernelperf.baselines import accept, check_acceptable, find_baseline
-from kernelperf.comparison import Code, Verdict
+from kernelperf.compare.comparison import Code, Verdict
 from kernelperf.errors import UnusableInput
 from kernelperf.recording import FactOutcome, WorkloadRecording, read_recording, read_workload
 from tests import builders

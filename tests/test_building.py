@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernelperf import building
-from kernelperf.building import build_subject, import_declaring_file, project_sources
 from kernelperf.errors import UnusableInput
 from kernelperf.protocol import Build
+from kernelperf.worker import building
+from kernelperf.worker.building import build_subject, import_declaring_file, project_sources
 from kernelperf.workload import Subject, registered
 
 Declare = Callable[..., Build]

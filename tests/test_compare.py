@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from kernelperf import changes
 from kernelperf.compare import (
     Code,
     Comparison,
     Policy,
     Verdict,
+    changes,
     compare,
     judge_suite,
     speed_ratio,
     wants_more_runs,
 )
+from kernelperf.compare.estimate import error_quantile, estimate, kept_rounds, run_value, spread_fraction
 from kernelperf.environment import GpuState
 from kernelperf.errors import NotMeasurable, UnusableInput
-from kernelperf.estimate import error_quantile, estimate, kept_rounds, run_value, spread_fraction
-from kernelperf.records import Counts, KernelRecord, Run
+from kernelperf.recording.records import Counts, KernelRecord, Run
 from tests import builders
 
 BASE_US = 206.8

@@ -348,7 +348,7 @@ def test_an_interrupt_ends_every_worker(bench: Bench) -> None:
 
 
 def test_compile_caches_are_fresh_and_gone_afterwards(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernelperf import crew
+    from kernelperf.conductor import crew
 
     environs: list[dict[str, str]] = []
     original = crew._worker_environ

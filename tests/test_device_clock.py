@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernelperf.device_clock import CLOCK, DeviceClock, feed, samples_s
+from kernelperf.plugin.device_clock import CLOCK, DeviceClock, feed, samples_s
 from tests import builders
 
 

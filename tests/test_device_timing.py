@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernelperf import device_timing
-from kernelperf.device_timing import MAX_SLEEP_NS, PAIR_TARGET_NS, QUEUE_LIMIT, GpuClock, wall_burst
+from kernelperf.worker import device_timing
+from kernelperf.worker.device_timing import MAX_SLEEP_NS, PAIR_TARGET_NS, QUEUE_LIMIT, GpuClock, wall_burst
 
 HOST_NS = 5_000.0  # what a launch costs the host
 EVENT_NS = 2_000.0  # what an event pair adds, as on an H200

@@ -10,7 +10,7 @@ import pytest
 
 from kernelperf import NotMeasurable, facts
 from kernelperf.guarded import BaselineOf, GuardedWorkload, speed_ratio, trace_reader
-from kernelperf.roles import RoleRules
+from kernelperf.trace.roles import RoleRules
 from tests import builders
 
 STEPS = Path(__file__).parent / "data" / "steps"

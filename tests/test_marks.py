@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelperf import UnusableInput
-from kernelperf.marks import Guard, meets, merged_guard
+from kernelperf.plugin.marks import Guard, meets, merged_guard
 
 
 def guard(*keywords):

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from kernelperf.errors import UnusableInput
-from kernelperf.observing import TritonCounter, compare_with_reference, triton_sources
 from kernelperf.protocol import TritonSource
+from kernelperf.worker.observing import TritonCounter, compare_with_reference, triton_sources
 
 # What Inductor (torch 2.11) writes to its cache for the fused kernel of a GeGLU MLP.
 INDUCTOR_KERNEL = """
@@ -101,7 +101,7 @@ def test_no_cache_means_that_inductor_wrote_none(tmp_path: Path) -> None:
 def test_a_process_that_never_imported_dynamo_has_no_graphs() -> None:
     program = """
         import sys
-        from kernelperf.observing import Compilations, TritonCounter
+        from kernelperf.worker.observing import Compilations, TritonCounter
         assert "torch._dynamo.utils" not in sys.modules
         print(TritonCounter().compilations() == Compilations(0, 0, 0))
     """
@@ -111,7 +111,7 @@ def test_a_process_that_never_imported_dynamo_has_no_graphs() -> None:
 def test_dynamos_graphs_and_breaks_are_counted() -> None:
     program = """
         import torch
-        from kernelperf.observing import TritonCounter
+        from kernelperf.worker.observing import TritonCounter
         counter = TritonCounter()
         def step(x):
             y = x.sin()
@@ -142,7 +142,7 @@ def test_triton_compilations_are_counted_once_a_specialization(tmp_path: Path) -
         import torch
         from triton.backends.compiler import GPUTarget
         from triton.runtime.driver import driver
-        from kernelperf.observing import TritonCounter
+        from kernelperf.worker.observing import TritonCounter
 
         class Compiling:
             def get_current_target(self): return GPUTarget("cuda", 90, 32)

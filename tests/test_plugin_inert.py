@@ -10,7 +10,7 @@ PLAIN = """
     import json, sys
 
     def test_plain():
-        names = ("torch", "numpy", "pynvml", "kernelperf.session", "kernelperf.plugin_state")
+        names = ("torch", "numpy", "pynvml", "kernelperf.plugin.session", "kernelperf.plugin.plugin_state")
         json.dump([name for name in names if name in sys.modules], open("loaded.json", "w"))
 """
 

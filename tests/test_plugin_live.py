@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from kernelperf.baselines import accept
-from kernelperf.live import Recorder
+from kernelperf.plugin.live import Recorder
 from kernelperf.recording import read_recording, write_workload
 from tests.project import last_line
 

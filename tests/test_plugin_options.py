@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelperf.options import _OPTIONS
+from kernelperf.plugin.options import _OPTIONS
 from tests import builders
 from tests.project import last_line, recorded
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelperf.profiling import machine_names, scrub, write_trace
+from kernelperf.worker.profiling import machine_names, scrub, write_trace
 
 # As torch 2.11 writes them, with the host's and the user's paths.
 TRACE = """{"schemaVersion":1,"traceEvents":[

@@ -11,9 +11,8 @@ import pytest
 
 from kernelperf.baselines import accept
 from kernelperf.compare import Code, Comparison, Policy, Reason, Verdict, compare, judge_suite
-from kernelperf.explain import cause_text, changes_text, failure_text
 from kernelperf.recording import read_recording
-from kernelperf.records import Counts
+from kernelperf.recording.records import Counts
 from kernelperf.render import (
     Origin,
     acceptance_table,
@@ -25,7 +24,8 @@ from kernelperf.render import (
     to_json,
     verdict_table,
 )
-from kernelperf.tables import change_of_duration, duration, percent, share_of, shortened, table
+from kernelperf.render.explain import cause_text, changes_text, failure_text
+from kernelperf.render.tables import change_of_duration, duration, percent, share_of, shortened, table
 from kernelperf.trace import Kernel, Launch, Op, Step
 from tests import builders
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from kernelperf.conductor.structure import Structure, read_structure
 from kernelperf.errors import NotMeasurable
-from kernelperf.roles import RoleRules
-from kernelperf.structure import Structure, read_structure
+from kernelperf.trace.roles import RoleRules
 
 # Ten steps each, as a worker recorded them on an H200.
 STEPS = Path(__file__).parent / "data" / "steps"

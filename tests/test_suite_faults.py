@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from kernelperf.recording import read_recording, stale_sources, trace_path, write_workload
-from kernelperf.records import WorkloadRecording
+from kernelperf.recording.records import WorkloadRecording
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(__file__).parent / "data" / "faults"

@@ -172,8 +172,8 @@ def test_a_worker_is_gone_when_its_conductor_died_even_while_it_hangs(tmp_path: 
         import os, sys, time
         from pathlib import Path
         import hanging
-        from kernelperf import crew
-        from kernelperf.plans import Plan, Settings
+        from kernelperf.conductor import crew
+        from kernelperf.conductor.plans import Plan, Settings
         from kernelperf.workload import registered
         (variant,) = registered()["hangs"].variants()
         settings = Settings(root=Path.cwd())

@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelperf.compare import compare
-from kernelperf.comparison import Comparison, Policy
+from kernelperf.compare.comparison import Comparison, Policy
+from kernelperf.compare.estimate import spread_fraction
+from kernelperf.compare.verdict import STRUCTURE, by_launch_config, spread_limit, values_of
 from kernelperf.environment import Environment, Hardware
 from kernelperf.errors import UnusableInput
-from kernelperf.estimate import spread_fraction
 from kernelperf.recording import (
     REPLACED_SUFFIX,
     read_environment,
@@ -24,8 +25,7 @@ from kernelperf.recording import (
     workload_folders,
     write_workload,
 )
-from kernelperf.records import Recording, WorkloadRecording
-from kernelperf.verdict import STRUCTURE, by_launch_config, spread_limit, values_of
+from kernelperf.recording.records import Recording, WorkloadRecording
 
 MIN_RUNS = 5
 _GIB = 2**30

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from kernelperf.errors import NotMeasurable
 from kernelperf.protocol import TritonSource
-from kernelperf.records import Counts
-from kernelperf.roles import fused_op_names
+from kernelperf.recording.records import Counts
 from kernelperf.trace import Kernel, Op, Role, Step, Trace
+from kernelperf.trace.roles import fused_op_names
 
 _COMPILE_ROW = re.compile(
     r"TorchDynamo|Torch-Compiled Region|Pregraph bytecode|AOTDispatcher|CompiledFxGraph|CompiledFunction"

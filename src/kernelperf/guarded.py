@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kernelperf.comparison import Comparison
+from kernelperf.compare.comparison import Comparison
 from kernelperf.errors import NotMeasurable
 from kernelperf.kernel_list import differing_lines, same_stack
 from kernelperf.protocol import Observations
-from kernelperf.records import Counts, Run, WorkloadRecording
+from kernelperf.recording.records import Counts, Run, WorkloadRecording
 from kernelperf.trace import Step, Trace
 
 
@@ -146,7 +146,7 @@ def trace_reader(path: Path, rules: Any) -> Callable[[], Trace]:
 
     def read() -> Trace:
         if not kept:
-            from kernelperf.kineto import read_trace
+            from kernelperf.trace.kineto import read_trace
 
             kept.append(read_trace(path, rules=rules))
         return kept[0]

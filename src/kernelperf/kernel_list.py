@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from kernelperf.records import KernelRecord, Run, WorkloadRecording
+from kernelperf.recording.records import KernelRecord, Run, WorkloadRecording
 
 # Another version of a library may split a GEMM otherwise, or not at all.
 _LIBRARY_CHOICE = "splitk_reduce"

@@ -1,0 +1,159 @@
+"""The command ``kernelperf``: list workloads, compare recordings, accept one as the baseline."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from kernelperf.baselines import accept as accept_recording
+from kernelperf.baselines import baseline_folders, find_baseline
+from kernelperf.cli.inventory import inventory_table
+from kernelperf.compare import compare as compare_workload
+from kernelperf.compare import judge_suite
+from kernelperf.compare.comparison import DEFAULT_TOLERANCE_FRACTION, Comparison, Policy, Verdict
+from kernelperf.compare.verdict import STRUCTURE
+from kernelperf.errors import NotMeasurable, UnusableInput
+from kernelperf.recording import read_recording, workload_folders
+from kernelperf.recording.records import Recording, WorkloadRecording
+from kernelperf.render import acceptance_table, origin_of, skip_reason, summary_line, to_json, verdict_table
+from kernelperf.render.explain import failure_text
+
+FINE, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 3
+
+
+class _Commands(click.Group):
+    """Turns kernelperf's errors into a line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (NotMeasurable, UnusableInput, OSError) as error:
+            click.echo(f"kernelperf: error: {error}", err=True)
+            return ctx.exit(UNDECIDED if isinstance(error, NotMeasurable) else UNUSABLE)
+
+
+@click.group(cls=_Commands)
+@click.version_option(package_name="pytest-kernelperf")
+def main() -> None:
+    """Guard the GPU performance of PyTorch code: list, compare and accept what was recorded.
+
+    Exit codes: 0 fine, 1 slower or a broken fact, 2 unusable input, 3 undecided or not measurable.
+    """
+
+
+@main.command("list")
+@click.argument("paths", nargs=-1)
+@click.option("--baselines", type=click.Path(path_type=Path), default=Path("baselines"), show_default=True)
+def list_(paths: Sequence[str], baselines: Path) -> None:
+    """Show the workloads, what is gated, and how old each baseline is.
+
+    PATHS are the tests to collect (default: perf_tests, where there is such a folder); nothing is run.
+    """
+    click.echo(inventory_table(Path.cwd(), baselines, paths))
+
+
+@main.command()
+@click.argument("base", type=click.Path(path_type=Path))
+@click.argument("now", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path), help="Write to this file, not to the terminal."
+)
+@click.option(
+    "--tolerance",
+    "tolerance_percent",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Percent; default: what the workload's own tests judge by, else 2.",
+)
+def compare(base: Path, now: Path, form: str, output: Path | None, tolerance_percent: float | None) -> None:
+    """Judge the recording NOW against the recording BASE, or against NOW's baseline in the folder BASE."""
+    recorded = read_recording(now)
+    against = read_recording(_baseline_for(base, recorded))
+    comparisons = _compared(against, recorded, tolerance_percent)
+    missing = sorted({rec.id for rec in against.workloads} - {rec.id for rec in recorded.workloads})
+    text = to_json(comparisons, origin_of(recorded, live=False)) if form == "json" else ""
+    text = text or _report(comparisons, recorded, missing)
+    if output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+    else:
+        output.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+    sys.exit(_exit_code(comparisons, recorded))
+
+
+@main.command()
+@click.argument("recording", type=click.Path(path_type=Path))
+@click.option(
+    "--only", multiple=True, metavar="W", help="A workload's id or its declaration's name; repeatable."
+)
+@click.option("--reason", required=True, help="Why the baseline changes; stored with it.")
+@click.option("--baselines", type=click.Path(path_type=Path), default=Path("baselines"), show_default=True)
+def accept(recording: Path, only: Sequence[str], reason: str, baselines: Path) -> None:
+    """Make RECORDING, or the workloads named by --only, the baseline of its GPU.
+
+    All of them or none: refused where a fact failed, the runs are too few or differ too much.
+    """
+    accepted = accept_recording(read_recording(recording), baselines, only=only, reason=reason)
+    click.echo(acceptance_table(accepted))
+
+
+def _baseline_for(base: Path, now: Recording) -> Path:
+    """Let BASE be the folder that holds the baselines, too: the one of NOW's hardware and lane is meant."""
+    if workload_folders(base) or not baseline_folders(base):
+        return base
+    environment = now.workloads[0].environment
+    found = find_baseline(base, environment.hardware, environment.lane)
+    if found is None:
+        lane = f" in lane {environment.lane!r}" if environment.lane else ""
+        held = ", ".join(folder.name for folder in baseline_folders(base))
+        raise UnusableInput(
+            f"{base} holds no baseline for {environment.hardware}{lane}; it holds {held}. Record one with "
+            "`pytest --kperf-update-baselines`"
+        )
+    return found
+
+
+def _compared(base: Recording, now: Recording, tolerance_percent: float | None) -> tuple[Comparison, ...]:
+    known = {rec.id: rec for rec in base.workloads}
+    common = sum(rec.id in known for rec in now.workloads)
+    return judge_suite(
+        [
+            compare_workload(known.get(rec.id), rec, _policy(rec, common, tolerance_percent))
+            for rec in now.workloads
+        ]
+    )
+
+
+def _policy(now: WorkloadRecording, suite_size: int, tolerance_percent: float | None) -> Policy:
+    tolerance = now.tolerance_fraction or DEFAULT_TOLERANCE_FRACTION
+    return Policy(
+        tolerance_fraction=tolerance if tolerance_percent is None else tolerance_percent / 100,
+        metric="gpu_time" if now.timed else STRUCTURE,
+        suite_size=suite_size,
+    )
+
+
+def _report(comparisons: Sequence[Comparison], now: Recording, missing: Sequence[str]) -> str:
+    blocks = [verdict_table(comparisons)]
+    blocks += [failure_text(c, comparisons) for c in comparisons if c.verdict is Verdict.SLOWER]
+    undecided = [c for c in comparisons if c.verdict in (Verdict.UNDECIDED, Verdict.NO_BASELINE)]
+    blocks += ["\n".join(map(skip_reason, undecided))] if undecided else []
+    broken = [f"broken fact: {name}" for name in _broken_facts(now)]
+    blocks += ["\n".join(broken)] if broken else []
+    blocks += [f"in the base only: {', '.join(missing)}"] if missing else []
+    blocks.append(summary_line(comparisons, origin_of(now, live=False), [("in the base only", len(missing))]))
+    return "\n\n".join(blocks)
+
+
+def _broken_facts(now: Recording) -> list[str]:
+    facts = (fact for rec in now.workloads for fact in rec.facts or ())
+    return sorted({fact.test for fact in facts if fact.outcome == "failed"})
+
+
+def _exit_code(comparisons: Sequence[Comparison], now: Recording) -> int:
+    verdicts = {comparison.verdict for comparison in comparisons}
+    if Verdict.SLOWER in verdicts or _broken_facts(now):
+        return SLOWER
+    return UNDECIDED if verdicts & {Verdict.UNDECIDED, Verdict.NO_BASELINE} else FINE

@@ -1,0 +1,160 @@
+"""Runs of a workload, grouped by launch config → the verdict of each group against the baseline's runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelperf.compare import changes
+from kernelperf.compare.comparison import Code, Policy, Verdict
+from kernelperf.compare.estimate import Estimate, error_quantile, estimate, run_value, spread_fraction
+from kernelperf.recording.records import Run
+
+STRUCTURE = "structure"
+# Unchanged workloads in a process each varied by 0.13–0.67 % between 5 runs on an H200 (CV); more than
+# twice the worst of them says that the machine was disturbed.
+SPREAD_LIMIT_FRACTION = 0.015
+# A step of a few microseconds varies by a time, not by a share: 0.05–0.09 µs between 5 runs of each of three
+# workloads of 3.6 to 6.5 µs (sample standard deviation, six sets on an H200), 66 ns in root mean square.
+SHORT_STEP_SD_NS = 66.0
+SPREAD_LIMIT_NS = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """How to read a metric from a run, and the least spread between runs that it is credited with."""
+
+    values_ns: Callable[[Run], Sequence[float]]
+    floor_sd: float
+
+
+# gpu_time: root mean square of the CVs of five workloads in a process each, 5 runs (0.37, 0.26, 0.30, 0.67,
+# 0.13 %).  wall_time: the median of 16 CVs on two H200s, 0.2–18 %, is 2.4 %.  kernel_time: the largest CV
+# of a single kernel.  compile_time: 18–28 s for the same graphs in 18 processes.
+METRICS: Mapping[str, Metric] = {
+    "gpu_time": Metric(lambda run: run.gpu_time_ns, 0.004),
+    "wall_time": Metric(lambda run: run.wall_time_ns, 0.024),
+    "kernel_time": Metric(lambda run: (sum(kernel.duration_ns for kernel in run.kernels),), 0.008),
+    "compile_time": Metric(lambda run: (run.first_call_s * 1e9,), 0.13),
+}
+
+LaunchConfig = tuple[tuple[object, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one launch config beside the base runs that they are held against, and what that came to."""
+
+    base: tuple[Run, ...]
+    now: tuple[Run, ...]
+    verdict: Verdict
+    code: Code
+    estimate: Estimate | None = None
+
+    @property
+    def relaunched(self) -> bool:
+        """Whether now launches its kernels otherwise than base, or launches others."""
+        return self.base[0].launch_config != self.now[0].launch_config
+
+
+def judged_groups(base: Sequence[Run], now: Sequence[Run], policy: Policy) -> tuple[Group, ...]:
+    """Judge each launch config of now by itself: runs of different launch configs are never pooled.
+
+    A group is held against the base runs of its own launch config, else against base's most frequent one.
+    """
+    base_groups = by_launch_config(base)
+    groups = []
+    for launch_config, runs in by_launch_config(now).items():
+        against = base_groups.get(launch_config) or max(base_groups.values(), key=len)
+        groups.append(_judged(against, runs, policy))
+    return tuple(groups)
+
+
+def deciding(groups: Sequence[Group]) -> Group:
+    """Return the group that speaks for the workload: the worst verdict, else the one with the most runs."""
+    severity = {Verdict.SLOWER: 2, Verdict.UNDECIDED: 1}
+    return max(groups, key=lambda group: (severity.get(group.verdict, 0), len(group.now)))
+
+
+def by_launch_config(runs: Sequence[Run]) -> dict[LaunchConfig, tuple[Run, ...]]:
+    """Return the runs by how they launched their kernels, in order of first appearance."""
+    groups: dict[LaunchConfig, tuple[Run, ...]] = {}
+    for run in runs:
+        groups[run.launch_config] = (*groups.get(run.launch_config, ()), run)
+    return groups
+
+
+def values_of(runs: Sequence[Run], metric: str) -> list[float]:
+    """Return the value of each run that has samples of the metric, in ns; none for ``structure``."""
+    if metric == STRUCTURE:
+        return []
+    samples = (METRICS[metric].values_ns(run) for run in runs)
+    return [run_value(rounds) for rounds in samples if rounds]
+
+
+def usable(values_ns: Sequence[float]) -> bool:
+    """Whether there are values, and each is a real duration."""
+    return bool(values_ns) and all(math.isfinite(value) and value > 0 for value in values_ns)
+
+
+def spread_limit(metric: str, value_ns: float) -> float:
+    """Return the spread between runs above which a metric decides nothing: 1.5 % for gpu_time, or 0.15 µs.
+
+    For the other metrics it stands in the same proportion to their floor.
+    """
+    share = SPREAD_LIMIT_FRACTION / METRICS["gpu_time"].floor_sd * METRICS[metric].floor_sd
+    return max(share, SPREAD_LIMIT_NS / value_ns)
+
+
+def floor_sd(metric: str, value_ns: float) -> float:
+    """Return the least spread between runs that a metric is credited with, as a fraction."""
+    return max(METRICS[metric].floor_sd, SHORT_STEP_SD_NS / value_ns)
+
+
+def _judged(base: Sequence[Run], now: Sequence[Run], policy: Policy) -> Group:
+    if policy.metric == STRUCTURE:
+        return Group(tuple(base), tuple(now), Verdict.SAME, Code.WITHIN_TOLERANCE)
+    base, now = _held(base), _held(now)
+    base_ns, now_ns = values_of(base, policy.metric), values_of(now, policy.metric)
+    found = estimate(
+        base_ns,
+        now_ns,
+        floor_sd=floor_sd(policy.metric, statistics.fmean(base_ns)),
+        quantile=error_quantile(suite_size=policy.suite_size, looks=policy.looks),
+        same_card=changes.same_card(base, now),
+    )
+    verdict, code = _decided(found, policy)
+    if verdict is Verdict.SLOWER and policy.metric == "gpu_time" and _ran_dry_once(base, now):
+        verdict, code = Verdict.UNDECIDED, Code.QUEUE_RAN_DRY
+    limit = spread_limit(policy.metric, found.base_ns)
+    noisy = max(spread_fraction(base_ns), spread_fraction(now_ns)) > limit
+    if noisy and verdict is not Verdict.SLOWER:
+        verdict, code = Verdict.UNDECIDED, Code.NOISY
+    return Group(base, now, verdict, code, found)
+
+
+def _decided(found: Estimate, policy: Policy) -> tuple[Verdict, Code]:
+    """SLOWER needs both: an estimate of at least the tolerance, and a lower bound above no change."""
+    slow = 1 + policy.tolerance_fraction
+    if found.ratio >= slow:
+        if found.lower > 1:
+            return Verdict.SLOWER, Code.UNEXPLAINED
+        return Verdict.UNDECIDED, Code.INTERVAL_INCLUDES_ZERO
+    if found.ratio <= 1 / slow and found.upper < 1:
+        return Verdict.FASTER, Code.BEYOND_TOLERANCE
+    return Verdict.SAME, Code.WITHIN_TOLERANCE
+
+
+def _held(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Leave out the runs in which the queue ran dry and the host was timed, where others are left."""
+    return tuple(run for run in runs if run.queue_held) or tuple(runs)
+
+
+def _ran_dry_once(base: Sequence[Run], now: Sequence[Run]) -> bool:
+    """Whether now is a single run whose queue ran dry, as base's didn't.
+
+    In one run that is an accident; in every fresh worker it is what the code does, and counts.
+    """
+    return len(now) == 1 and not now[0].queue_held and base[0].queue_held

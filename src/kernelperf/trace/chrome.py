@@ -1,0 +1,222 @@
+"""A chrome trace file → its complete ("X") rows, typed, with times in integer nanoseconds."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from kernelperf.errors import UnusableInput
+from kernelperf.trace.damage import RECORD_AGAIN, read_text, repair
+
+# Every category that torch.profiler (2.1 and later) writes on a complete row.
+CATEGORIES = frozenset(
+    "cpu_op user_annotation python_function kernel gpu_memset gpu_memcpy gpu_user_annotation cuda_runtime "
+    "cuda_driver hip_runtime hip_driver xpu_runtime xpu_driver privateuse1_runtime privateuse1_driver "
+    "cuda_sync cuda_event overhead collective_comm external_correlation cpu_instant_event "
+    "cuda_profiler_range gpu_pm_counter Trace".split()
+)
+_OLD_CATEGORIES = frozenset({"Operator", "Kernel", "Runtime", "Memcpy", "Memset"})  # torch before 1.13
+
+# Kineto writes microseconds with three decimals.  Below 2**43 µs doubles lie closer together than a
+# nanosecond, so that the decimals can be had back exactly; above, the text itself must be read.
+_EXACT_BELOW_US = 2.0**43
+_LONGEST_US = Decimal(2) ** 62
+
+
+class Args(Struct, gc=False):
+    """What is used of a row's ``args``."""
+
+    external_id: int | None = field(default=None, name="External id")
+    correlation: int | None = None
+    device: int | None = None
+    stream: int | None = None
+    grid: Raw | UnsetType = UNSET
+    block: Raw | UnsetType = UNSET
+    registers: float | None = field(default=None, name="registers per thread")
+    shared_memory: float | None = field(default=None, name="shared memory")
+    size_bytes: float | None = field(default=None, name="bytes")
+    input_dims: Raw | UnsetType = field(default=UNSET, name="Input Dims")
+    input_types: Raw | UnsetType = field(default=UNSET, name="Input type")
+    kernel_kwargs: str | None = None
+    num_warps: int | None = None
+    num_stages: int | None = None
+
+
+Number = TypeVar("Number", float, Decimal)
+
+
+class Row(Struct, Generic[Number], gc=False, tag_field="ph", tag="X"):
+    """A complete row; ``ts`` and ``dur`` in microseconds, as the file says."""
+
+    cat: str | None = None
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: Number | None = None
+    dur: Number | None = None
+    args: Args | None = None
+
+
+class DeviceRow(Struct, gc=False):
+    """An entry of ``deviceProperties``."""
+
+    name: str = ""
+    memory_bytes: int | None = field(default=None, name="totalGlobalMem")
+    major: int | None = field(default=None, name="computeMajor")
+    minor: int | None = field(default=None, name="computeMinor")
+    sm_count: int | None = field(default=None, name="numSms")
+
+
+class Contents(Struct, gc=False):
+    """What a file holds; a time that is missing or can't be read is None in ``rows`` and 0 here."""
+
+    rows: list[Any]  # of Row
+    starts_ns: list[int]
+    durations_ns: list[int]
+    devices: list[DeviceRow]
+    log_lines: list[str]
+
+
+# Rows of every other phase are passed over: flow arrows, metadata, counters, instants.
+_PASSED_OVER = tuple(
+    msgspec.defstruct(f"Phase{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
+    for phase in "BEiICbneSTpFstfPNODMVvRc(),="
+)
+
+
+def _envelope(row: Any) -> tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]:
+    event = row
+    for phase in _PASSED_OVER:
+        event = event | phase
+    fields = [
+        ("traceEvents", list[event] | UnsetType, UNSET),  # type: ignore[valid-type]  # a union made at run time
+        ("deviceProperties", list[DeviceRow] | None, None),
+        ("warnings", list[str] | None, field(default=None, name="WARNING")),
+        ("errors", list[str] | None, field(default=None, name="ERROR")),
+        ("nodes", Raw | UnsetType, UNSET),
+        ("metadata", Raw | UnsetType, UNSET),
+    ]
+    envelope = msgspec.defstruct("Envelope", fields, gc=False)
+    bare_list = list[event]  # type: ignore[valid-type]  # as above
+    # strict=False: numbers may be written as strings
+    return msgspec.json.Decoder(envelope, strict=False), msgspec.json.Decoder(bare_list, strict=False)
+
+
+_FLOATS = _envelope(Row[float])
+_DECIMALS = _envelope(Row[Decimal])
+
+
+def read_rows(path: Path) -> Contents:
+    """Read a chrome trace, as ``{"traceEvents": […]}`` or as a bare list of events, gzip or not.
+
+    Raises `UnusableInput`, with the place and the remedy, for a file that isn't a torch.profiler trace of
+    today's schema.
+    """
+    text = read_text(path)
+    text, contents = _decode_mending(path, text)
+    _refuse_foreign_schema(path, contents)
+    times = _exact(contents.rows)
+    if times is None:
+        contents = _decode(path, text, _DECIMALS)
+        times = [_to_ns(row.ts) for row in contents.rows], [_to_ns(row.dur) for row in contents.rows]
+    contents.starts_ns, contents.durations_ns = times
+    return contents
+
+
+def _decode_mending(path: Path, text: bytes) -> tuple[bytes, Contents]:
+    try:
+        return text, _decode(path, text, _FLOATS)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        mended = repair(text)
+        try:
+            return mended, _decode(path, mended, _FLOATS)
+        except msgspec.DecodeError as second:
+            raise _unusable(path, text, second if "truncated" in str(second) else error) from second
+
+
+def _decode(
+    path: Path, text: bytes, decoders: tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]
+) -> Contents:
+    whole, bare_list = decoders
+    try:
+        if text.lstrip()[:1] == b"[":
+            return _contents(bare_list.decode(text), [], [])
+        envelope = whole.decode(text)
+    except msgspec.ValidationError as error:
+        raise UnusableInput(f"{path}: not a torch.profiler trace: {error}; {RECORD_AGAIN}") from error
+    except RecursionError as error:
+        raise UnusableInput(f"{path}: nested too deeply for a trace; {RECORD_AGAIN}") from error
+    if envelope.traceEvents is UNSET:
+        raise UnusableInput(f"{path}: {_foreign(envelope)}; {RECORD_AGAIN}")
+    log_lines = [*(envelope.warnings or ()), *(envelope.errors or ())]
+    return _contents(envelope.traceEvents, envelope.deviceProperties or [], log_lines)
+
+
+def _contents(events: list[Any], devices: list[DeviceRow], log_lines: list[str]) -> Contents:
+    return Contents([event for event in events if isinstance(event, Row)], [], [], devices, log_lines)
+
+
+def _foreign(envelope: Any) -> str:
+    if envelope.nodes is not UNSET:
+        return "a PyTorch execution trace (it has `nodes`), not a torch.profiler trace"
+    return "JSON without `traceEvents`, not a torch.profiler trace"
+
+
+def _unusable(path: Path, text: bytes, error: Exception) -> UnusableInput:
+    if "truncated" in str(error):
+        return UnusableInput(
+            f"{path}: its JSON ends early, at byte {len(text)}; the file is truncated: copy it again or "
+            f"{RECORD_AGAIN}"
+        )
+    place = re.search(r"byte (\d+)", str(error))
+    found = text[int(place[1]) : int(place[1]) + 20] if place else b""
+    return UnusableInput(f"{path}: not valid JSON: {error}, found {found!r}; {RECORD_AGAIN}")
+
+
+def _refuse_foreign_schema(path: Path, contents: Contents) -> None:
+    found = {row.cat for row in contents.rows}
+    if found & _OLD_CATEGORIES:
+        raise UnusableInput(
+            f"{path}: its categories {_listed(found & _OLD_CATEGORIES)} are of torch before 1.13, "
+            f"whose traces are not read; {RECORD_AGAIN} of torch 2.1 or later"
+        )
+    unknown = found - CATEGORIES
+    if unknown and "kernel" not in found:
+        raise UnusableInput(
+            f"{path}: its rows are of categories {_listed(unknown)}, which torch.profiler doesn't write for "
+            f"CUDA, ROCm or XPU; {RECORD_AGAIN}"
+        )
+
+
+def _listed(categories: set[str | None]) -> str:
+    return ", ".join(repr(category) for category in sorted(categories, key=str)[:5])
+
+
+def _exact(rows: list[Any]) -> tuple[list[int], list[int]] | None:
+    """Return starts and durations, or None where doubles can't hold them to the nanosecond."""
+    columns = [
+        np.array([0.0 if row.ts is None else row.ts for row in rows], dtype=np.float64),
+        np.array([0.0 if row.dur is None else row.dur for row in rows], dtype=np.float64),
+    ]
+    if any(not np.all(np.abs(column) < _EXACT_BELOW_US) for column in columns):
+        return None
+    starts_us, durations_us = columns
+    return _whole_ns(starts_us), _whole_ns(durations_us)
+
+
+def _whole_ns(times_us: np.ndarray[Any, np.dtype[np.float64]]) -> list[int]:
+    whole = np.floor(times_us)
+    nanoseconds = whole.astype(np.int64) * 1000 + np.rint((times_us - whole) * 1000).astype(np.int64)
+    return [int(time) for time in nanoseconds.tolist()]
+
+
+def _to_ns(time_us: Decimal | None) -> int:
+    if time_us is None or not time_us.is_finite() or abs(time_us) > _LONGEST_US:
+        return 0
+    return round(time_us * 1000)
