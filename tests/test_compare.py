@@ -601,3 +601,10 @@ def test_variants_without_times_are_not_compared() -> None:
     bare = builders.recording(runs=(builders.untimed(builders.run()),))
     with pytest.raises(NotMeasurable, match="has no gpu_time"):
         speed_ratio(bare, with_numerics(200.0), 0.01)
+
+
+def test_what_a_workload_tells_of_itself_is_part_of_its_stack() -> None:
+    """Another revision of a kernel from the Hub is a change of the software."""
+    base = builders.recording(about=(("liger_revision", "a1"),))
+    now = builders.recording(about=(("liger_revision", "b2"),))
+    assert compare(base, now, Policy()).stack_changes == (("liger_revision", "a1", "b2"),)

@@ -99,3 +99,7 @@ def test_speed_of_workloads_that_disagree_is_refused():
             guarded(STEPS / "none", recording=builders.recording(runs=other)),
             tolerance=0.01,
         )
+
+
+def test_a_failed_assert_shows_its_id_alone():
+    assert repr(guarded(STEPS / "geglu_compiled-bf16.json.gz")) == "<workload geglu_compiled-bf16>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class BaselineOf:
     absence_fails: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GuardedWorkload:
     """A variant as it was recorded: its step to assert facts about, its counts, and its baseline."""
 
@@ -42,8 +42,12 @@ class GuardedWorkload:
     params: dict[str, Any]
     recording: WorkloadRecording
     baseline_of: BaselineOf
-    read: Callable[[], Trace] = field(repr=False)
-    compare: Callable[[str], Comparison] = field(repr=False)
+    read: Callable[[], Trace]
+    compare: Callable[[str], Comparison]
+
+    def __repr__(self) -> str:
+        """Its id alone: failed asserts show it beside the kernel table."""
+        return f"<workload {self.id}>"
 
     @property
     def run(self) -> Run:

@@ -118,7 +118,7 @@ def _no_baseline(now: WorkloadRecording, policy: Policy, reason: Reason) -> Comp
 def _described(base: WorkloadRecording, now: WorkloadRecording, policy: Policy, group: Group) -> Comparison:
     kernels, kernel_delta_ns = changes.kernel_changes(group.base, group.now)
     counts = changes.count_changes(group.base, group.now)
-    stack = changes.stack_changes(base.environment.stack, now.environment.stack)
+    stack = changes.stack_changes(_stack(base), _stack(now))
     found = group.estimate
     described = Comparison(
         workload=now.id,
@@ -144,6 +144,11 @@ def _described(base: WorkloadRecording, now: WorkloadRecording, policy: Policy, 
         machine=changes.machine_summary(group.base, group.now),
     )
     return _reasoned(described, group)
+
+
+def _stack(rec: WorkloadRecording) -> tuple[tuple[str, str], ...]:
+    """Versions, and what the workload tells of itself, such as the revision of a kernel from the Hub."""
+    return (*rec.environment.stack, *rec.about)
 
 
 def _spread(values_ns: Sequence[float]) -> float | None:
