@@ -170,6 +170,16 @@ def test_a_workload_of_a_file_that_was_not_collected_is_not_missing(project):
     assert "1 not selected" in last_line(result)
 
 
+def test_a_workload_of_the_baseline_that_the_run_has_no_evidence_of_fails_where_one_is_required(project):
+    project.guard(TWO)
+    project.record(recorded("mlp"))
+    project.accept(recorded("mlp"), recorded("other"))
+    assert project.replay().ret == 0
+    required = project.replay("--kperf-require-baseline")
+    assert required.ret == pytest.ExitCode.TESTS_FAILED
+    required.stdout.fnmatch_lines(["kernelperf: ERROR: *no evidence of: other-bf16 (not in the recording)*"])
+
+
 @pytest.mark.parametrize("declared_in", ["test_guarded.py", "test_deleted.py"])
 def test_a_workload_that_is_declared_nowhere_any_more_is_missing(project, declared_in):
     project.guard()

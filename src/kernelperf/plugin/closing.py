@@ -155,9 +155,24 @@ def _wrong_as_a_whole(session: Session, absent: AbsentFromRun) -> list[str]:
             f"the baseline {session.baseline.folder} holds workloads that are declared nowhere any more: "
             f"{', '.join(absent.missing)}; declare them, or delete their folders (--kperf-require-baseline)"
         )
+    if session.options.require_baseline and (unmet := _not_held_against_baseline(session)):
+        errors.append(
+            f"the baseline {session.baseline.folder} holds workloads that this run has no evidence of: "
+            f"{', '.join(unmet)} (--kperf-require-baseline); see the reasons of the skipped tests"
+        )
     if session.judged_uses and not session.options.update and not _compared(session):
         errors.append(_nothing_compared(session))
     return errors
+
+
+def _not_held_against_baseline(session: Session) -> list[str]:
+    """Return the baseline's workloads whose tests ran here and skipped: unavailable, stale, not recorded."""
+    withheld = session.withheld
+    return [
+        f"{rec.id} ({withheld[rec.id].label})"
+        for rec in session.baseline.workloads
+        if rec.id in withheld and withheld[rec.id].outcome == "skip"
+    ]
 
 
 def _compared(session: Session) -> int:
