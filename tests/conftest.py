@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 from pathlib import Path
@@ -15,9 +14,8 @@ pytest_plugins = ["pytester"]
 
 # pytester forgets the modules that a run in this process imported; those that the plugin loads when it is
 # first needed must stay the same ones.
-for _module in ("gpu_benchmark", "kineto", "live", "plugin_state"):
-    with contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module(f"kernelperf.{_module}")
+for _module in ("plugin.benchmark_fixture", "plugin.live", "plugin.plugin_state", "trace.kineto"):
+    importlib.import_module(f"kernelperf.{_module}")
 
 
 @pytest.fixture
