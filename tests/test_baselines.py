@@ -176,7 +176,7 @@ def four_runs(rec: WorkloadRecording) -> WorkloadRecording:
     [
         (lambda rec: replace(rec, facts=None), "the session that recorded it did not end"),
         (failed_fact, r"1 of its facts failed, t::broken first"),
-        (four_runs, "it has 4 runs, expected at least 5"),
+        (four_runs, "number of runs is 4, expected at least 5"),
         (spread, r"its runs differ by 2\.2% in gpu_time \(robust CV\), expected at most 1\.5%"),
         (two_configs, r"its runs took 2 different launch configs \(4, 1 runs\)"),
         (dry, "the GPU's queue ran dry in 1 of its 5 runs"),
@@ -200,7 +200,7 @@ def test_a_doubtful_workload_is_refused_and_nothing_changes(
 
 def test_every_reason_is_told_at_once(tmp_path: Path) -> None:
     bad = failed_fact(builders.recording(runs=builders.runs(number=3)))
-    with pytest.raises(UnusableInput, match=r"t::broken first[\s\S]*it has 3 runs"):
+    with pytest.raises(UnusableInput, match=r"t::broken first[\s\S]*number of runs is 3"):
         check_acceptable(write(tmp_path / "rec", bad))
 
 

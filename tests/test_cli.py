@@ -215,7 +215,7 @@ def test_accept_refuses_what_is_no_baseline(tmp_path: Path) -> None:
     done = kernelperf("accept", doubtful, "--reason", "x", "--baselines", tmp_path / "baselines")
     assert done.exit_code == 2
     assert "did not end" in done.output
-    assert "it has 2 runs, expected at least 5" in done.output
+    assert "number of runs is 2, expected at least 5" in done.output
     assert not (tmp_path / "baselines").exists()
 
 

@@ -126,7 +126,10 @@ def _refusals(rec: WorkloadRecording, min_runs: int) -> Iterator[str]:
 
 def _timing_refusals(rec: WorkloadRecording, min_runs: int) -> Iterator[str]:
     if len(rec.runs) < min_runs:
-        yield f"it has {len(rec.runs)} runs, expected at least {min_runs}; use `--kperf-runs {min_runs}`"
+        yield (
+            f"number of runs is {len(rec.runs)}, expected at least {min_runs}; measure it with "
+            f"`pytest --kperf-update-baselines`"
+        )
     values_ns = values_of(rec.runs, "gpu_time")
     spread, limit = spread_fraction(values_ns), spread_limit("gpu_time", statistics.median(values_ns))
     if spread > limit:
