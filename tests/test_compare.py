@@ -603,7 +603,14 @@ def test_variants_without_times_are_not_compared() -> None:
         speed_ratio(bare, with_numerics(200.0), 0.01)
 
 
-def test_what_a_workload_tells_of_itself_is_part_of_its_stack() -> None:
+def test_a_count_that_rises_fails_though_the_workload_tells_otherwise_of_itself() -> None:
+    """A longer text about a workload is no other software."""
+    found = judged(at(0, **counted(host_ops=40)), about=(("hidden", "4096"),))
+    assert (found.verdict, found.counts_rose) == (Verdict.SLOWER, True)
+    assert ("hidden", "", "4096") in found.stack_changes
+
+
+def test_what_a_workload_tells_of_itself_is_shown_with_its_stack() -> None:
     """Another revision of a kernel from the Hub is a change of the software."""
     base = builders.recording(about=(("liger_revision", "a1"),))
     now = builders.recording(about=(("liger_revision", "b2"),))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelperf.kernel_list import differing_lines, kernel_list, same_stack
+from kernelperf.compare.changes import same_stack
+from kernelperf.kernel_list import differing_lines, kernel_list
 from tests import builders
 
 KERNELS = builders.geglu_kernels()

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from kernelperf.compare.changes import same_stack
 from kernelperf.compare.comparison import Comparison
 from kernelperf.errors import NotMeasurable
-from kernelperf.kernel_list import differing_lines, same_stack
+from kernelperf.kernel_list import differing_lines
 from kernelperf.protocol import Observations
 from kernelperf.recording.records import Counts, Run, WorkloadRecording
 from kernelperf.trace import Step, Trace

@@ -6,16 +6,11 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from kernelperf.recording.records import KernelRecord, Run, WorkloadRecording
+from kernelperf.recording.records import KernelRecord, Run
 
 # Another version of a library may split a GEMM otherwise, or not at all.
 _LIBRARY_CHOICE = "splitk_reduce"
 _INDUCTOR = re.compile(r"triton_[a-z]+_fused_(?P<ops>\w+?)_\d+$")
-
-
-def same_stack(base: WorkloadRecording, now: WorkloadRecording) -> bool:
-    """Whether both ran on the same software, so that kernel names must be equal."""
-    return base.environment.stack == now.environment.stack
 
 
 def kernel_list(kernels: Sequence[KernelRecord], *, exact: bool) -> tuple[str, ...]:

@@ -140,14 +140,14 @@ def _described(base: WorkloadRecording, now: WorkloadRecording, policy: Policy, 
         base_spread_fraction=_spread(values_of(group.base, policy.metric)),
         now_spread_fraction=_spread(values_of(group.now, policy.metric)),
         kernel_delta_ns=kernel_delta_ns,
-        counts_rose=bool(changes.risen(counts)) and not stack,
+        counts_rose=bool(changes.risen(counts)) and changes.same_stack(base, now),
         machine=changes.machine_summary(group.base, group.now),
     )
     return _reasoned(described, group)
 
 
 def _stack(rec: WorkloadRecording) -> tuple[tuple[str, str], ...]:
-    """Versions, and what the workload tells of itself, such as the revision of a kernel from the Hub."""
+    """Versions, and what the workload tells of itself: both are shown, the versions alone decide."""
     return (*rec.environment.stack, *rec.about)
 
 

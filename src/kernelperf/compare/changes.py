@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from difflib import SequenceMatcher
 
 from kernelperf.compare.comparison import KernelChange
-from kernelperf.recording.records import Counts, KernelRecord, Run
+from kernelperf.recording.records import Counts, KernelRecord, Run, WorkloadRecording
 
 # Between 14 fresh processes on an H200 the median time of one kernel varied by up to 0.6 % (CV), on a
 # second card by 0.8 %; the profiler's clock counts in steps of 32 ns.
@@ -62,6 +62,11 @@ def count_changes(base: Sequence[Run], now: Sequence[Run]) -> tuple[tuple[str, i
 def risen(changes: Sequence[tuple[str, int, int]]) -> tuple[tuple[str, int, int], ...]:
     """Return the changes in which a gated count rose."""
     return tuple(change for change in changes if change[0] in GATED_COUNTS and change[2] > change[1])
+
+
+def same_stack(base: WorkloadRecording, now: WorkloadRecording) -> bool:
+    """Whether both ran on the same software: only then must kernel names and counts be equal."""
+    return base.environment.stack == now.environment.stack
 
 
 def stack_changes(
