@@ -16,7 +16,6 @@ from kernelperf.recording.records import Counts
 from kernelperf.render import (
     Origin,
     acceptance_table,
-    kernel_records_table,
     kernel_table,
     origin_of,
     skip_reason,
@@ -278,20 +277,20 @@ def step() -> Step:
 
 
 def test_the_kernel_table_shows_position_role_op_time_and_launch() -> None:
-    head, gemm, bare = (row.split() for row in kernel_table(step()).splitlines())
+    head, gemm, bare = (row.split() for row in kernel_table(step().kernels).splitlines())
     assert head == ["#", "role", "op", "time", "kernel", "grid", "block", "regs", "config"]
     assert gemm == ["0", "gemm", "aten::mm", "55.12", "µs", builders.GEMM, "132x1x1", "384x1x1", "168"]
     assert bare[:3] == ["1", "pointwise", "–"]
 
 
 def test_recorded_kernels_have_the_same_table() -> None:
-    rows = kernel_records_table(builders.geglu_kernels()).splitlines()
+    rows = kernel_table(builders.geglu_kernels()).splitlines()
     assert len(rows) == 5
     assert rows[3].endswith("XBLOCK=1024 warps=4 stages=1")
 
 
 def test_no_kernels_give_a_head_alone() -> None:
-    assert len(kernel_records_table(()).splitlines()) == 1
+    assert len(kernel_table(()).splitlines()) == 1
 
 
 def test_columns_line_up() -> None:

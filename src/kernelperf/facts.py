@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kernelperf.errors import NotMeasurable
 from kernelperf.protocol import TritonSource
 from kernelperf.recording.records import Counts
-from kernelperf.trace import Kernel, Op, Role, Step, Trace
+from kernelperf.trace import Kernel, Launch, Op, Role, Step, Trace
 from kernelperf.trace.roles import fused_op_names
 
 _COMPILE_ROW = re.compile(
@@ -83,16 +83,14 @@ def has_op(step: Step, op_name: str) -> bool:
 def kernels_of(step: Step, op_name: str) -> tuple[Kernel, ...]:
     """Return the kernels launched inside ops of this name; the op must be there."""
     _present(step, op_name)
-    return tuple(kernel for kernel in step.kernels if any(op.name == op_name for op in kernel.ops))
+    return tuple(kernel for kernel in step.kernels if _is_inside(kernel.launch, op_name))
 
 
 def gpu_time_ns(step: Step, op_name: str) -> int:
     """Return how long the GPU ran what was launched inside ops of this name; the op must be there."""
     kernels_ns = sum(kernel.duration_ns for kernel in kernels_of(step, op_name))
     transfers_ns = sum(
-        transfer.duration_ns
-        for transfer in step.transfers
-        if transfer.launch and any(op.name == op_name for op in transfer.launch.ops)
+        transfer.duration_ns for transfer in step.transfers if _is_inside(transfer.launch, op_name)
     )
     return kernels_ns + transfers_ns
 
@@ -178,6 +176,10 @@ def _present(step: Step, op_name: str) -> Op:
     raise NotMeasurable(
         f"the step has no op {op_name!r}, so nothing can be said of it; it has {sorted(set(op_names(step)))}"
     )
+
+
+def _is_inside(launch: Launch | None, op_name: str) -> bool:
+    return launch is not None and any(op.name == op_name for op in launch.ops)
 
 
 def _roles_inside(step: Step, addmm: Op) -> tuple[Role, ...]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 
 from kernelperf.recording.records import KernelRecord, Run
+from kernelperf.trace.roles import fused_op_names
 
 # Another version of a library may split a GEMM otherwise, or not at all.
 _LIBRARY_CHOICE = "splitk_reduce"
-_INDUCTOR = re.compile(r"triton_[a-z]+_fused_(?P<ops>\w+?)_\d+$")
 
 
 def kernel_list(kernels: Sequence[KernelRecord], *, exact: bool) -> tuple[str, ...]:
@@ -32,5 +31,5 @@ def differing_lines(base: Sequence[Run], now: Sequence[Run], *, exact: bool) -> 
 
 def _portable(kernel: KernelRecord) -> str:
     """A role, and for Inductor's fused kernels the ops in them, without the number that follows."""
-    match = _INDUCTOR.match(kernel.name)
-    return f"{kernel.role} {match['ops']}" if match else kernel.role
+    fused = "_".join(fused_op_names(kernel.name))
+    return f"{kernel.role} {fused}" if fused else kernel.role

@@ -11,6 +11,7 @@ from kernelperf.errors import NotMeasurable
 from kernelperf.facts import counts
 from kernelperf.recording.records import Counts, KernelRecord
 from kernelperf.trace import Kernel, Step, Trace
+from kernelperf.trace.integrity import launched
 from kernelperf.trace.kineto import STEP_MARK, read_trace
 from kernelperf.trace.roles import RoleRules
 
@@ -36,16 +37,12 @@ def read_structure(path: Path, *, steps: int, rules: RoleRules) -> Structure:
         broken.append(f"{len(ours)} of {steps} recorded steps are in the trace")
     if broken:
         raise NotMeasurable("; ".join(broken))
-    alike = [step for step in ours if _launched(step) == _launched(ours[-1])]
+    alike = [step for step in ours if launched(step) == launched(ours[-1])]
     return Structure(kernels=_records(alike), counts=counts(ours[-1]))
 
 
 def _marked_steps(trace: Trace) -> list[Step]:
     return [step for step in trace.steps if step.name.startswith(STEP_MARK)]
-
-
-def _launched(step: Step) -> tuple[tuple[object, ...], ...]:
-    return tuple((kernel.name, kernel.grid, kernel.block) for kernel in step.kernels)
 
 
 def _records(steps: Sequence[Step]) -> tuple[KernelRecord, ...]:

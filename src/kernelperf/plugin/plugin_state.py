@@ -15,7 +15,7 @@ from kernelperf.plugin.options import Options
 from kernelperf.plugin.progress import ProgressLine
 from kernelperf.plugin.selection import Use
 from kernelperf.plugin.session import Session
-from kernelperf.render import acceptance_table, changes_text, kernel_records_table, verdict_table
+from kernelperf.render import acceptance_table, changes_text, kernel_table, verdict_table
 
 _SECTION = "kernelperf"
 _PACKAGE = Path(__file__).parents[1]
@@ -110,7 +110,7 @@ class State:
 
     def _shown(self, name: str) -> str:
         """The step's kernels, and what changed in them against the baseline."""
-        table = kernel_records_table(self.session.recordings[name].runs[0].kernels)
+        table = kernel_table(self.session.recordings[name].runs[0].kernels)
         compared = self.session.structure(name)
         if compared is None:
             return f"{table}\n{self.session.baseline.why_not(name)}"

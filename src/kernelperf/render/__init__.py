@@ -10,17 +10,15 @@ import msgspec
 
 from kernelperf.baselines import Acceptance
 from kernelperf.compare.comparison import Comparison, Verdict
-from kernelperf.recording.records import KernelRecord, Recording
+from kernelperf.recording.records import Recording
 from kernelperf.render.explain import changes_text, failure_text
-from kernelperf.render.tables import duration, kernel_table_of, percent, signed, table
-from kernelperf.trace import Step
+from kernelperf.render.tables import duration, kernel_table, percent, signed, table
 
 __all__ = [
     "Origin",
     "acceptance_table",
     "changes_text",
     "failure_text",
-    "kernel_records_table",
     "kernel_table",
     "origin_of",
     "skip_reason",
@@ -131,16 +129,6 @@ def acceptance_table(acceptance: Acceptance) -> str:
     ]
     shown = table(head, rows, right=(2, 3, 4, 5, 6, 7))
     return f"{shown}\naccepted into {acceptance.folder}: {acceptance.reason}"
-
-
-def kernel_table(step: Step) -> str:
-    """Return the kernels of a step: position, role, op, time, name and launch config."""
-    return kernel_table_of(step.kernels)
-
-
-def kernel_records_table(kernels: Sequence[KernelRecord]) -> str:
-    """Return the same table of kernels as a recording stores them."""
-    return kernel_table_of(kernels)
 
 
 def to_json(comparisons: Sequence[Comparison], origin: Origin | None = None) -> str:

@@ -51,7 +51,7 @@ def cause_text(comparison: Comparison) -> str:
     ]
     if unchanged:
         layers.append(f"{' and '.join(unchanged)} unchanged")
-    stack = ", ".join(f"{name} {old or '–'} → {new or '–'}" for name, old, new in comparison.stack_changes)
+    stack = ", ".join(_stack_texts(comparison))
     layers.append(f"stack: {stack}" if stack else "stack unchanged")
     return "; ".join(layers)
 
@@ -60,8 +60,11 @@ def changes_text(comparison: Comparison) -> str:
     """Return what changed against the baseline, a line each; "" where nothing did."""
     kernels = [_change_text(change, None) for change in comparison.kernel_changes]
     counts = [_count_text(change) for change in comparison.count_changes]
-    stack = [f"{name} {old or '–'} → {new or '–'}" for name, old, new in comparison.stack_changes]
-    return "\n".join([*kernels, *counts, *stack, *comparison.state_changes])
+    return "\n".join([*kernels, *counts, *_stack_texts(comparison), *comparison.state_changes])
+
+
+def _stack_texts(comparison: Comparison) -> list[str]:
+    return [f"{name} {old or '–'} → {new or '–'}" for name, old, new in comparison.stack_changes]
 
 
 def _headline(c: Comparison) -> str:

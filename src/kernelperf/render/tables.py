@@ -67,7 +67,7 @@ def shortened(name: str, width: int = NAME_WIDTH) -> str:
     return f"{bare[:front]}…{bare[front + 1 - width :]}"
 
 
-def kernel_table_of(kernels: Sequence[Kernel | KernelRecord]) -> str:
+def kernel_table(kernels: Sequence[Kernel | KernelRecord]) -> str:
     """Return the kernels of one step: position, role, op, time, name and launch config."""
     return table(_KERNEL_HEAD, [_kernel_row(n, kernel) for n, kernel in enumerate(kernels)], right=(0, 3, 7))
 

@@ -29,6 +29,11 @@ def problems(
     return tuple(found)
 
 
+def launched(step: Step) -> tuple[tuple[object, ...], ...]:
+    """Return what a step launched: steps that agree in it are alike."""
+    return tuple((kernel.name, kernel.grid, kernel.block) for kernel in step.kernels)
+
+
 def _launches_and_kernels(kernels: Sequence[Kernel], launches: Mapping[int, Launch]) -> Iterator[Problem]:
     kernel_launches = [launch for launch in launches.values() if _KERNEL_LAUNCH.fullmatch(launch.name)]
     if not kernels:
@@ -80,7 +85,7 @@ def _times(kernels: Sequence[Kernel]) -> Iterator[Problem]:
 
 
 def _differing_steps(steps: Sequence[Step]) -> Iterator[Problem]:
-    kinds = {tuple((kernel.name, kernel.grid, kernel.block) for kernel in step.kernels) for step in steps}
+    kinds = {launched(step) for step in steps}
     if len(kinds) > 1:
         counts = ", ".join(str(len(step.kernels)) for step in steps)
         yield Problem(

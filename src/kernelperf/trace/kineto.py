@@ -174,7 +174,7 @@ def _in_launch_order(things: list[Any]) -> tuple[Any, ...]:
 
 def _kernel(span: Span, hosts: _Hosts, rules: RoleRules) -> Kernel:
     correlation = _argument(span, "correlation")
-    launch = hosts.launches.get(correlation) if correlation is not None else None
+    launch = hosts.launches.get(correlation)
     args = span.row.args
     return Kernel(
         name=span.row.name,
@@ -199,7 +199,7 @@ def _transfer(span: Span, hosts: _Hosts) -> Transfer:
         start_ns=span.start_ns,
         duration_ns=span.duration_ns,
         size_bytes=int(_argument(span, "size_bytes") or 0),
-        launch=hosts.launches.get(_argument(span, "correlation") or -1),
+        launch=hosts.launches.get(_argument(span, "correlation")),
     )
 
 
