@@ -135,7 +135,7 @@ def test_a_trace_that_lost_kernels_has_no_step(tmp_path: Path) -> None:
         first = next(row for row in rows if is_kernel(row))
         return [row for row in rows if row is not first]
 
-    with pytest.raises(NotMeasurable, match="1 launches without kernels"):
+    with pytest.raises(NotMeasurable, match="1 launch without kernels"):
         facts.single_step(read(tmp_path, LINEAR, lost))
 
 

@@ -156,7 +156,8 @@ def test_gzip_is_told_by_content_and_a_bare_list_is_a_trace(tmp_path: Path) -> N
         (b"<<<<<<< HEAD\n{}\n", "merge markers"),
         (b"\x80\x04\x95abc", "is a pickle"),
         (b'{"schema": "1.1", "nodes": []}', "execution trace"),
-        (b'{"benchmarks": []}', "without `traceEvents`"),
+        (b'{"benchmarks": []}', "pytest-benchmark's JSON"),
+        (b'{"other": []}', "without `traceEvents`"),
         (
             b'{"traceEvents": [{"ph": "X", "cat": "Kernel", "name": "k", "ts": 1, "dur": 1}]}',
             "torch before 1.13",

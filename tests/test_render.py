@@ -25,7 +25,7 @@ from kernelperf.render import (
 )
 from kernelperf.render.explain import cause_text, changes_text, failure_text
 from kernelperf.render.tables import change_of_duration, duration, percent, share_of, shortened, table
-from kernelperf.trace import Kernel, Launch, Op, Step
+from kernelperf.trace import Kernel, Op, RuntimeCall, Step
 from tests import builders
 
 LIVE = Origin(live=True, gpu="NVIDIA H200", stack=builders.STACK)
@@ -269,7 +269,7 @@ def test_an_acceptance_shows_old_and_new_with_intervals(tmp_path: Path) -> None:
 
 def step() -> Step:
     op = Op(0, "aten::mm", "cpu_op", "1", 0, 10, None)
-    launch = Launch("cudaLaunchKernel", "1", 1, 1, 7, (op,))
+    launch = RuntimeCall("cudaLaunchKernel", "1", 1, 1, 7, (op,))
     place = (0, 7, 7, (132, 1, 1), (384, 1, 1), 168, 0)  # device, stream, correlation, grid, block, registers
     gemm = Kernel(builders.GEMM, "gemm", 20, 55_123, *place, launch)
     bare = Kernel("void at::native::elementwise<4>(int)", "pointwise", 80, 2_000, *place, None)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kernelperf.errors import NotMeasurable
 from kernelperf.protocol import TritonSource
 from kernelperf.recording.records import Counts
-from kernelperf.trace import Kernel, Launch, Op, Role, Step, Trace
+from kernelperf.trace import Kernel, Op, Role, RuntimeCall, Step, Trace
 from kernelperf.trace.roles import fused_op_names
 
 _COMPILE_ROW = re.compile(
@@ -49,9 +49,10 @@ def single_step(trace: Trace) -> Step:
     broken = [problem.message for problem in trace.problems_of("trace")]
     if broken:
         raise NotMeasurable("; ".join(broken))
+    unclear = [problem.message for problem in trace.problems if problem.code == "marks-overlap"]
     if not trace.steps:
-        raise NotMeasurable("the trace has no marked steps")
-    differ = [problem.message for problem in trace.problems_of("step")]
+        raise NotMeasurable("; ".join(unclear) or "the trace has no marked steps")
+    differ = [problem.message for problem in trace.problems if problem.code == "steps-differ"]
     if differ:
         raise NotMeasurable("; ".join(differ))
     step = trace.steps[-1]
@@ -156,7 +157,7 @@ def counts(step: Step) -> Counts:
     )
 
 
-def _ops(step: Step) -> tuple[Op, ...]:
+def _ops(step: Step) -> Sequence[Op]:
     """Return the step's ops, where they can be known at all."""
     if any(kernel.launch is not None and kernel.launch.is_graph for kernel in step.kernels):
         raise NotMeasurable("not determinable: a CUDA graph launched the kernels, and its ops left no rows")
@@ -178,7 +179,7 @@ def _present(step: Step, op_name: str) -> Op:
     )
 
 
-def _is_inside(launch: Launch | None, op_name: str) -> bool:
+def _is_inside(launch: RuntimeCall | None, op_name: str) -> bool:
     return launch is not None and any(op.name == op_name for op in launch.ops)
 
 

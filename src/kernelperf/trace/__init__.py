@@ -6,6 +6,7 @@ fifteenth of the time (0.07 against 1.05 µs for ten fields).  Copy one with ``m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -17,9 +18,10 @@ Scope = Literal["trace", "timing", "step"]
 class Op(Struct, frozen=True, gc=False):
     """A host-side row: an aten op, an autograd function, a Dynamo or annotation row.
 
-    ``input_dims`` and ``input_types`` are as the profiler recorded them, one entry an argument (``()`` for
-    a scalar).  ``parent`` is the ``index`` of the op around it on its thread.  ``triton_config`` is
-    Inductor's launch config of a Triton kernel's row, such as ``XBLOCK=1024 warps=4 stages=1``.
+    ``index`` counts the trace's ops in the order of their start.  ``input_dims`` and ``input_types`` are as
+    the profiler recorded them, one entry an argument (``()`` for a scalar).  ``parent`` is the ``index`` of
+    the op around it on its thread.  ``triton_config`` is Inductor's launch config of a Triton kernel's row,
+    such as ``XBLOCK=1024 warps=4 stages=1``.
     """
 
     index: int
@@ -34,24 +36,28 @@ class Op(Struct, frozen=True, gc=False):
     triton_config: str | None = None
 
 
-class Launch(Struct, frozen=True, gc=False):
-    """A runtime or driver call that put work on a stream, joined to it by ``correlation``."""
+class RuntimeCall(Struct, frozen=True, gc=False):
+    """A CUDA or HIP runtime or driver call, whether or not it launched anything.
+
+    What it put on a stream is joined to it by ``correlation``; ``ops`` are the ops around it, outermost
+    first, step marks left out.
+    """
 
     name: str
     thread: str
     start_ns: int
     duration_ns: int
-    correlation: int
-    ops: tuple[Op, ...]  # the ops around it, outermost first; step marks are not among them
+    correlation: int | None
+    ops: Sequence[Op] = ()
 
     @property
     def is_graph(self) -> bool:
-        """Whether it launched a whole CUDA graph, whose kernels share its correlation and have no ops."""
+        """Whether it launched a whole graph, whose kernels share its correlation and have no ops."""
         return "GraphLaunch" in self.name
 
 
 class Kernel(Struct, frozen=True, gc=False):
-    """One kernel on the GPU; ``ops`` are the ops in which it was launched, outermost first."""
+    """One kernel on the GPU, and the call that launched it, where the trace has it."""
 
     name: str
     role: Role
@@ -64,10 +70,10 @@ class Kernel(Struct, frozen=True, gc=False):
     block: tuple[int, ...]
     registers: int
     shared_memory_bytes: int
-    launch: Launch | None
+    launch: RuntimeCall | None
 
     @property
-    def ops(self) -> tuple[Op, ...]:
+    def ops(self) -> Sequence[Op]:
         """The ops in which it was launched, outermost first."""
         return self.launch.ops if self.launch else ()
 
@@ -90,27 +96,20 @@ class Transfer(Struct, frozen=True, gc=False):
     start_ns: int
     duration_ns: int
     size_bytes: int
-    launch: Launch | None
-
-
-class RuntimeCall(Struct, frozen=True, gc=False):
-    """A CUDA runtime or driver call, whether or not it launched anything."""
-
-    name: str
-    thread: str
-    start_ns: int
-    duration_ns: int
-    correlation: int | None = None
+    launch: RuntimeCall | None
 
 
 class Step(Struct, frozen=True, gc=False):
-    """One marked call of the workload, with all that was launched in it, in launch order."""
+    """One marked call of the workload, with all that was launched in it, in launch order.
+
+    ``ops`` start within it, in the order of their start, on whatever thread.
+    """
 
     index: int
     name: str
     start_ns: int
     duration_ns: int
-    ops: tuple[Op, ...]
+    ops: Sequence[Op]
     kernels: tuple[Kernel, ...]
     transfers: tuple[Transfer, ...]
     runtime_calls: tuple[RuntimeCall, ...]
@@ -126,8 +125,9 @@ class Problem(Struct, frozen=True, gc=False):
 
 
 class Device(Struct, frozen=True, gc=False):
-    """A GPU as the trace describes it."""
+    """A GPU as the trace describes it; what it doesn't say is 0."""
 
+    index: int
     name: str
     sm_count: int
     memory_bytes: int
@@ -137,7 +137,7 @@ class Device(Struct, frozen=True, gc=False):
 class Trace(Struct, frozen=True, gc=False):
     """A whole trace: everything in launch order, the steps found in it, and its problems."""
 
-    ops: tuple[Op, ...]
+    ops: Sequence[Op]
     kernels: tuple[Kernel, ...]
     transfers: tuple[Transfer, ...]
     runtime_calls: tuple[RuntimeCall, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -12,7 +13,8 @@ import numpy as np
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from kernelperf.errors import UnusableInput
-from kernelperf.trace.damage import RECORD_AGAIN, read_text, repair
+from kernelperf.trace.damage import read_text, repair
+from kernelperf.trace.foreign import RECORD_AGAIN, tool_of
 
 # Every category that torch.profiler (2.1 and later) writes on a complete row.
 CATEGORIES = frozenset(
@@ -21,38 +23,19 @@ CATEGORIES = frozenset(
     "cuda_sync cuda_event overhead collective_comm external_correlation cpu_instant_event "
     "cuda_profiler_range gpu_pm_counter Trace".split()
 )
+_GPU_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 _OLD_CATEGORIES = frozenset({"Operator", "Kernel", "Runtime", "Memcpy", "Memset"})  # torch before 1.13
 
 # Kineto writes microseconds with three decimals.  Below 2**43 µs doubles lie closer together than a
 # nanosecond, so that the decimals can be had back exactly; above, the text itself must be read.
 _EXACT_BELOW_US = 2.0**43
-_LONGEST_US = Decimal(2) ** 62
-
-
-class Args(Struct, gc=False):
-    """What is used of a row's ``args``."""
-
-    external_id: int | None = field(default=None, name="External id")
-    correlation: int | None = None
-    device: int | None = None
-    stream: int | None = None
-    grid: Raw | UnsetType = UNSET
-    block: Raw | UnsetType = UNSET
-    registers: float | None = field(default=None, name="registers per thread")
-    shared_memory: float | None = field(default=None, name="shared memory")
-    size_bytes: float | None = field(default=None, name="bytes")
-    input_dims: Raw | UnsetType = field(default=UNSET, name="Input Dims")
-    input_types: Raw | UnsetType = field(default=UNSET, name="Input type")
-    kernel_kwargs: str | None = None
-    num_warps: int | None = None
-    num_stages: int | None = None
-
+_LONGEST_US = Decimal(2**62 // 1000)
 
 Number = TypeVar("Number", float, Decimal)
 
 
 class Row(Struct, Generic[Number], gc=False, tag_field="ph", tag="X"):
-    """A complete row; ``ts`` and ``dur`` in microseconds, as the file says."""
+    """A complete row; ``ts`` and ``dur`` in microseconds, as the file says; ``args`` undecoded."""
 
     cat: str | None = None
     name: str = ""
@@ -60,12 +43,51 @@ class Row(Struct, Generic[Number], gc=False, tag_field="ph", tag="X"):
     tid: int | str | None = None
     ts: Number | None = None
     dur: Number | None = None
-    args: Args | None = None
+    args: Raw | UnsetType = UNSET
+
+
+class OpArgs(Struct, gc=False):
+    """What is used of an op's ``args``."""
+
+    external_id: int | None = field(default=None, name="External id")
+    input_dims: Raw | UnsetType = field(default=UNSET, name="Input Dims")
+    input_types: Raw | UnsetType = field(default=UNSET, name="Input type")
+    kernel_kwargs: str | None = None
+    num_warps: int | None = None
+    num_stages: int | None = None
+
+
+class CallArgs(Struct, gc=False):
+    """What is used of a runtime call's ``args``."""
+
+    external_id: int | None = field(default=None, name="External id")
+    correlation: int | None = None
+
+
+class GpuArgs(Struct, gc=False):
+    """What is used of a kernel's, memset's or memcpy's ``args``; AMD's have no registers."""
+
+    correlation: int | None = None
+    device: int | None = None
+    stream: int | str | None = None
+    grid: Raw | UnsetType = UNSET
+    block: Raw | UnsetType = UNSET
+    registers: float | None = field(default=None, name="registers per thread")
+    shared_memory: float | None = field(default=None, name="shared memory")
+    size_bytes: float | None = field(default=None, name="bytes")
+
+
+Args = TypeVar("Args", OpArgs, CallArgs, GpuArgs)
+Decoded = TypeVar("Decoded")
+_ARGS_DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind, strict=False) for kind in (OpArgs, CallArgs, GpuArgs)
+}
 
 
 class DeviceRow(Struct, gc=False):
     """An entry of ``deviceProperties``."""
 
+    index: int | None = field(default=None, name="id")
     name: str = ""
     memory_bytes: int | None = field(default=None, name="totalGlobalMem")
     major: int | None = field(default=None, name="computeMajor")
@@ -81,12 +103,22 @@ class Contents(Struct, gc=False):
     durations_ns: list[int]
     devices: list[DeviceRow]
     log_lines: list[str]
+    path: Path
+
+
+class Passed(Struct, gc=False, tag_field="ph", tag="B"):
+    """The start of a span that is written as two rows, as torch.profiler never does."""
+
+    cat: str | None = None
 
 
 # Rows of every other phase are passed over: flow arrows, metadata, counters, instants.
-_PASSED_OVER = tuple(
-    msgspec.defstruct(f"Phase{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
-    for phase in "BEiICbneSTpFstfPNODMVvRc(),="
+_PASSED_OVER = (
+    Passed,
+    *(
+        msgspec.defstruct(f"Phase{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
+        for phase in "EiICbneSTpFstfPNODMVvRc(),="
+    ),
 )
 
 
@@ -99,8 +131,6 @@ def _envelope(row: Any) -> tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder
         ("deviceProperties", list[DeviceRow] | None, None),
         ("warnings", list[str] | None, field(default=None, name="WARNING")),
         ("errors", list[str] | None, field(default=None, name="ERROR")),
-        ("nodes", Raw | UnsetType, UNSET),
-        ("metadata", Raw | UnsetType, UNSET),
     ]
     envelope = msgspec.defstruct("Envelope", fields, gc=False)
     bare_list = list[event]  # type: ignore[valid-type]  # as above
@@ -120,13 +150,43 @@ def read_rows(path: Path) -> Contents:
     """
     text = read_text(path)
     text, contents = _decode_mending(path, text)
-    _refuse_foreign_schema(path, contents)
+    _refuse_foreign_schema(path, text, contents)
     times = _exact(contents.rows)
     if times is None:
         contents = _decode(path, text, _DECIMALS)
         times = [_to_ns(row.ts) for row in contents.rows], [_to_ns(row.dur) for row in contents.rows]
     contents.starts_ns, contents.durations_ns = times
     return contents
+
+
+def decode_args(row: Row[Any], kind: type[Args], path: Path) -> Args:
+    """Return what is used of a row's ``args``; raises `UnusableInput`, naming the row, where it misfits."""
+    if row.args is UNSET:
+        return kind()
+    try:
+        decoded: Args = _ARGS_DECODERS[kind].decode(row.args)
+    except msgspec.DecodeError as error:
+        raise _misfit(row, error, path) from error
+    return decoded
+
+
+def decode_raw(
+    row: Row[Any], raw: Raw | UnsetType, decode: Callable[[bytes], tuple[Decoded, ...]], path: Path
+) -> tuple[Decoded, ...]:
+    """Return a list among a row's ``args``, decoded; empty where there is none."""
+    if raw is UNSET:
+        return ()
+    try:
+        return decode(bytes(raw))
+    except (msgspec.DecodeError, ValueError, OverflowError) as error:
+        raise _misfit(row, error, path) from error
+
+
+def _misfit(row: Row[Any], error: Exception, path: Path) -> UnusableInput:
+    return UnusableInput(
+        f"{path}: the args of row {row.name!r} (category {row.cat!r}, ts {row.ts}) can't be read: {error}; "
+        f"{RECORD_AGAIN}"
+    )
 
 
 def _decode_mending(path: Path, text: bytes) -> tuple[bytes, Contents]:
@@ -146,26 +206,32 @@ def _decode(
     whole, bare_list = decoders
     try:
         if text.lstrip()[:1] == b"[":
-            return _contents(bare_list.decode(text), [], [])
+            return _contents(path, bare_list.decode(text), [], [])
         envelope = whole.decode(text)
     except msgspec.ValidationError as error:
-        raise UnusableInput(f"{path}: not a torch.profiler trace: {error}; {RECORD_AGAIN}") from error
+        raise _foreign(path, text, f"not a torch.profiler trace: {error}") from error
     except RecursionError as error:
         raise UnusableInput(f"{path}: nested too deeply for a trace; {RECORD_AGAIN}") from error
     if envelope.traceEvents is UNSET:
-        raise UnusableInput(f"{path}: {_foreign(envelope)}; {RECORD_AGAIN}")
+        raise _foreign(path, text, "JSON without `traceEvents`, not a torch.profiler trace")
     log_lines = [*(envelope.warnings or ()), *(envelope.errors or ())]
-    return _contents(envelope.traceEvents, envelope.deviceProperties or [], log_lines)
+    return _contents(path, envelope.traceEvents, envelope.deviceProperties or [], log_lines)
 
 
-def _contents(events: list[Any], devices: list[DeviceRow], log_lines: list[str]) -> Contents:
-    return Contents([event for event in events if isinstance(event, Row)], [], [], devices, log_lines)
+def _contents(path: Path, events: list[Any], devices: list[DeviceRow], log_lines: list[str]) -> Contents:
+    rows = [event for event in events if type(event) is Row]
+    if any(event.cat in _GPU_CATEGORIES for event in events if type(event) is Passed):
+        raise UnusableInput(
+            f"{path}: its kernels are pairs of begin and end rows (ph 'B'), which torch.profiler doesn't "
+            f"write: another tool converted it; {RECORD_AGAIN}"
+        )
+    return Contents(rows, [], [], devices, log_lines, path)
 
 
-def _foreign(envelope: Any) -> str:
-    if envelope.nodes is not UNSET:
-        return "a PyTorch execution trace (it has `nodes`), not a torch.profiler trace"
-    return "JSON without `traceEvents`, not a torch.profiler trace"
+def _foreign(path: Path, text: bytes, otherwise: str) -> UnusableInput:
+    tool = tool_of(text)
+    what = f"{tool}, not a torch.profiler trace" if tool else otherwise
+    return UnusableInput(f"{path}: {what}; {RECORD_AGAIN}")
 
 
 def _unusable(path: Path, text: bytes, error: Exception) -> UnusableInput:
@@ -179,7 +245,7 @@ def _unusable(path: Path, text: bytes, error: Exception) -> UnusableInput:
     return UnusableInput(f"{path}: not valid JSON: {error}, found {found!r}; {RECORD_AGAIN}")
 
 
-def _refuse_foreign_schema(path: Path, contents: Contents) -> None:
+def _refuse_foreign_schema(path: Path, text: bytes, contents: Contents) -> None:
     found = {row.cat for row in contents.rows}
     if found & _OLD_CATEGORIES:
         raise UnusableInput(
@@ -188,10 +254,11 @@ def _refuse_foreign_schema(path: Path, contents: Contents) -> None:
         )
     unknown = found - CATEGORIES
     if unknown and "kernel" not in found:
-        raise UnusableInput(
-            f"{path}: its rows are of categories {_listed(unknown)}, which torch.profiler doesn't write for "
-            f"CUDA, ROCm or XPU; {RECORD_AGAIN}"
-        )
+        listed = f"its rows are of categories {_listed(unknown)}, which torch.profiler doesn't write"
+        raise _foreign(path, text, f"{listed} for CUDA, ROCm or XPU")
+    kernels_of_no_device = any(row.pid is None for row in contents.rows if row.cat == "kernel")
+    if kernels_of_no_device and tool_of(text):
+        raise _foreign(path, text, "")
 
 
 def _listed(categories: set[str | None]) -> str:

@@ -8,31 +8,18 @@ import zlib
 from pathlib import Path
 
 from kernelperf.errors import UnusableInput
-
-RECORD_AGAIN = "export it again with torch.profiler's export_chrome_trace"
+from kernelperf.trace.foreign import RECORD_AGAIN, start_of
 
 _GZIP = b"\x1f\x8b"
-# What a file starts with when it isn't a trace, and what to do then.
-_FOREIGN_STARTS = (
-    (
-        b"version https://git-lfs.github.com/spec/",
-        "a Git LFS pointer, not the file itself",
-        "run `git lfs pull`",
-    ),
-    (b"<<<<<<< ", "a file with merge markers", "resolve the merge and take one side's file"),
-    (b"PK\x03\x04", "a zip archive (torch.save writes such)", "unpack the trace, or " + RECORD_AGAIN),
-    (b"\x28\xb5\x2f\xfd", "zstd-compressed", "unpack it with `zstd -d`"),
-    (b"SQLite format 3", "an Nsight Systems SQLite export", "record with torch.profiler instead"),
-    (b"\xff\xfe", "UTF-16 text", "save it as UTF-8"),
-    (b"\xfe\xff", "UTF-16 text", "save it as UTF-8"),
-)
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-_STRING_OR_NUMBER = re.compile(
-    rb'"(?>[^"\\]|\\.)*+"|(?<=[:\[,\s])[-+]?(?:inf(?:inity)?|nan)(?=\s*[,}\]])', re.DOTALL | re.IGNORECASE
-)
-_BAD_IN_STRING = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\|[\x00-\x1f]')
+# All that is sound from some place on: tokens outside strings that can't begin a bare inf or NaN, null, and
+# strings without raw control characters or backslashes that escape nothing.
+_ESCAPE = rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})'
+_SOUND = re.compile(rb'(?>[^"iInN]++|null|"(?>[^"\\\x00-\x1f]++|' + _ESCAPE + rb')*+")*+')
+_STRING = re.compile(rb'"(?>[^"\\]|\\.)*+"', re.DOTALL)
+_BARE_NUMBER = re.compile(rb"(?:inf(?:inity)?|nan)(?=\s*[,}\]])", re.IGNORECASE)
+_BAD_IN_STRING = re.compile(_ESCAPE + rb"|\\|[\x00-\x1f]")
 
 
 def read_text(path: Path) -> bytes:
@@ -60,12 +47,26 @@ def repair(text: bytes) -> bytes:
     control characters in a string become spaces; backslashes that escape nothing are doubled; bytes that
     aren't UTF-8 are replaced.
     """
-    return _STRING_OR_NUMBER.sub(_mend, text.decode("utf-8", "replace").encode())
-
-
-def _mend(token: re.Match[bytes]) -> bytes:
-    text = token.group()
-    return _BAD_IN_STRING.sub(_mend_in_string, text) if text.startswith(b'"') else b"null"
+    text = text.decode("utf-8", "replace").encode()
+    pieces, place = [], 0
+    while place < len(text):
+        end = _SOUND.match(text, place).end()  # type: ignore[union-attr]  # it matches the empty string, too
+        pieces.append(text[place:end])
+        place = end
+        if string := _STRING.match(text, place):
+            pieces.append(_BAD_IN_STRING.sub(_mend_in_string, string.group()))
+            place = string.end()
+        elif number := _BARE_NUMBER.match(text, place):
+            pieces[-1] = pieces[-1].rstrip(b"+-")
+            pieces.append(b"null")
+            place = number.end()
+        elif text.startswith(b'"', place):  # never closed: the file ends early
+            pieces.append(text[place:])
+            break
+        else:  # no fault of these kinds: left for the decoder to name
+            pieces.append(text[place : place + 1])
+            place += 1
+    return b"".join(pieces)
 
 
 def _mend_in_string(found: re.Match[bytes]) -> bytes:
@@ -90,13 +91,9 @@ def _unpack(path: Path, data: bytes) -> bytes:
 def _refuse_foreign(path: Path, data: bytes) -> None:
     if not data.strip():
         raise UnusableInput(f"{path}: is empty ({len(data)} bytes); expected a chrome trace: {RECORD_AGAIN}")
-    for start, what, remedy in _FOREIGN_STARTS:
-        if data.startswith(start):
-            raise UnusableInput(f"{path}: is {what}; expected a chrome trace: {remedy}")
-    if _PICKLE.match(data):
-        raise UnusableInput(
-            f"{path}: is a pickle, which is not opened; expected a chrome trace: {RECORD_AGAIN}"
-        )
+    if foreign := start_of(data):
+        what, remedy = foreign
+        raise UnusableInput(f"{path}: is {what}; expected a chrome trace: {remedy}")
     if data.lstrip()[:1] not in b"{[":
         found = data.lstrip()[:20]
         raise UnusableInput(f"{path}: starts with {found!r} at byte 0, not JSON; {RECORD_AGAIN}")

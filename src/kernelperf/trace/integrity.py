@@ -3,30 +3,73 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
-from kernelperf.trace import Kernel, Launch, Problem, Step
+from kernelperf.trace import Kernel, Problem, RuntimeCall, Step, Transfer
+from kernelperf.trace.silence import Silence, silenced_steps
 
 # Calls that put exactly one kernel on a stream: on CUDA cudaLaunchKernel(ExC), cuLaunchKernel(Ex) and the
-# cooperative ones, on ROCm hipLaunchKernel and hip(Ext)ModuleLaunchKernel.
-_KERNEL_LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel\w*")
+# cooperative ones; on ROCm hipLaunchKernel, hip(Ext|Hcc)ModuleLaunchKernel and hipLaunchByPtr.
+_KERNEL_LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel(?!s|MultiDevice)\w*|hipLaunchByPtr")
+# Those that may let their kernel begin before the one before it ends (programmatic dependent launch).
+_MAY_BEGIN_EARLY = re.compile(r"(?:cuda|cu)LaunchKernelEx\w*")
+_CUDA_LAUNCH = re.compile(r"(?:cuda|cu)\w*Launch\w*")
+# The profiler's clock counts in steps of 32 ns on an H200; in its traces no other kernels overlapped at all.
+_CLOCK_ERROR_NS = 64
 _DROPPED = re.compile(r"drop|lost|out of (?:gpu )?buffer|overflow", re.IGNORECASE)
+_SHOWN_STEPS = 5
 
 
-def problems(
-    kernels: Sequence[Kernel],
-    launches: Mapping[int, Launch],
-    steps: Sequence[Step],
-    log_lines: Sequence[str],
-) -> tuple[Problem, ...]:
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The annotations that make the steps: what they are called, and what is known of how they are made.
+
+    ``numbered`` are the numbers in their names, in order.  ``ours`` are kernelperf's own, numbered from 0;
+    ``contiguous`` ones leave nothing between two steps (the profiler's).  ``on_gpu`` are the names that the
+    GPU's lane repeats, which it does only for an annotation in which something was launched.
+    """
+
+    numbered: tuple[int, ...] = ()
+    ours: bool = False
+    contiguous: bool = False
+    overlapping: int = 0
+    on_gpu: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that problems are told from."""
+
+    kernels: Sequence[Kernel]
+    transfers: Sequence[Transfer]
+    launches: Mapping[int, RuntimeCall]
+    steps: Sequence[Step]
+    marks: Marks
+    silence: Silence
+    log_lines: Sequence[str]
+
+
+def problems(found: Evidence) -> tuple[Problem, ...]:
     """Return every problem found, the gravest scope first."""
-    found = [
-        *_launches_and_kernels(kernels, launches),
-        *_dropped(log_lines),
-        *_times(kernels),
-        *_differing_steps(steps),
-    ]
-    return tuple(found)
+    return (
+        *_lost_kernels(found),
+        *_lost_launches(found),
+        *_shared_launches(found.kernels),
+        *_silence(found),
+        *_dropped(found.log_lines),
+        *_marks_without_work(found),
+        *_missing_marks(found.marks),
+        *_times(found.kernels),
+        *_overlaps(found.kernels),
+        *_overlapping_marks(found.marks),
+        *_steps_by_time(found),
+        *_differing_steps(found.steps),
+        *_earlier_steps(found.marks),
+        *_kernels_between_steps(found),
+    )
 
 
 def launched(step: Step) -> tuple[tuple[object, ...], ...]:
@@ -34,26 +77,112 @@ def launched(step: Step) -> tuple[tuple[object, ...], ...]:
     return tuple((kernel.name, kernel.grid, kernel.block) for kernel in step.kernels)
 
 
-def _launches_and_kernels(kernels: Sequence[Kernel], launches: Mapping[int, Launch]) -> Iterator[Problem]:
-    kernel_launches = [launch for launch in launches.values() if _KERNEL_LAUNCH.fullmatch(launch.name)]
-    if not kernels:
+def _lost_kernels(found: Evidence) -> Iterator[Problem]:
+    if not found.kernels:
         yield Problem("no-kernels", "trace", "the trace has no kernels: it proves nothing about the GPU")
-    ran = {kernel.correlation for kernel in kernels}
-    lost = sum(launch.correlation not in ran for launch in kernel_launches)
-    if lost:
+    ran = {kernel.correlation for kernel in found.kernels}
+    moved = {transfer.launch.correlation for transfer in found.transfers if transfer.launch}
+    launches = [call for call in found.launches.values() if _launches_kernels(call)]
+    launches.sort(key=lambda call: call.start_ns)
+    lost = [
+        call.correlation not in ran and not (call.is_graph and call.correlation in moved) for call in launches
+    ]
+    if any(lost):
         yield Problem(
             "launches-without-kernels",
             "trace",
-            f"{lost} launches without kernels: the trace lost kernels",
-            lost,
+            f"{_several(sum(lost), 'launch', 'launches')} without kernels ({_where(lost)}"
+            f"{_in_steps([c for c, gone in zip(launches, lost, strict=True) if gone], found.steps)}): "
+            "the trace lost kernels",
+            sum(lost),
         )
-    orphans = sum(kernel.launch is None for kernel in kernels)
-    if orphans and launches:  # a trace of the GPU alone has no launches at all
+
+
+def _launches_kernels(call: RuntimeCall) -> bool:
+    return call.is_graph or _KERNEL_LAUNCH.fullmatch(call.name) is not None
+
+
+def _where(lost: Sequence[bool]) -> str:
+    """Say where in the trace's launches the lost ones are: its first, its last, or in between."""
+    number = sum(lost)
+    if number == len(lost):
+        return "all of them"
+    if all(lost[:number]):
+        return "the first"
+    if all(lost[-number:]):
+        return "the last"
+    return "in between"
+
+
+def _in_steps(calls: Sequence[RuntimeCall], steps: Sequence[Step]) -> str:
+    names = [
+        step.name
+        for step in steps
+        if any(step.start_ns <= call.start_ns < step.start_ns + step.duration_ns for call in calls)
+    ]
+    if not names:
+        return ""
+    more = f" and {len(names) - _SHOWN_STEPS} more" if len(names) > _SHOWN_STEPS else ""
+    return f", in {', '.join(names[:_SHOWN_STEPS])}{more}"
+
+
+def _lost_launches(found: Evidence) -> Iterator[Problem]:
+    orphans = sum(kernel.launch is None for kernel in found.kernels)
+    if orphans and found.launches:  # a trace of the GPU alone has no launches at all
         yield Problem(
             "kernels-without-launches",
             "trace",
-            f"{orphans} kernels without launches: which op and step they belong to is unknown",
+            f"{_several(orphans, 'kernel')} without launches: which op and step launched them is unknown",
             orphans,
+        )
+
+
+def _shared_launches(kernels: Sequence[Kernel]) -> Iterator[Problem]:
+    """One launch makes one kernel, unless it launches a graph: else rows are there twice."""
+    launches = Counter(
+        kernel.correlation
+        for kernel in kernels
+        if kernel.launch and not kernel.launch.is_graph and _launches_kernels(kernel.launch)
+    )
+    extra = launches.total() - len(launches)
+    if extra:
+        yield Problem(
+            "kernels-sharing-a-launch",
+            "trace",
+            f"{_several(extra, 'kernel')} more than there are launches: rows of several sessions or "
+            "processes are mixed, or doubled",
+            extra,
+        )
+
+
+def _silence(found: Evidence) -> Iterator[Problem]:
+    """Launches that are lost together with their kernels; torch's own rows of the ops are left."""
+    silence = found.silence
+    steps = silenced_steps(found.steps) if len({launched(step) for step in found.steps}) > 1 else ()
+    names = ", ".join(silence.names[:_SHOWN_STEPS])
+    if silence.after_the_end:
+        yield Problem(
+            "ops-after-the-end",
+            "trace",
+            f"{_several(silence.after_the_end, 'op')} after the last runtime call, of kinds that launched "
+            f"kernels before ({names}): the trace lost launches and kernels from there on",
+            silence.after_the_end,
+        )
+    if steps:
+        yield Problem(
+            "silent-steps",
+            "trace",
+            f"{_several(len(steps), 'step')} ({', '.join(steps[:_SHOWN_STEPS])}) in which an op made no "
+            "runtime call that launched a kernel in another step: the trace lost launches and kernels",
+            len(steps),
+        )
+    elif silence.elsewhere:
+        yield Problem(
+            "silent-ops",
+            "step",
+            f"{_several(silence.elsewhere, 'op')} without a runtime call, though ops of the same names and "
+            f"shapes launched kernels ({names}): they ran on the CPU, or launches and kernels were lost",
+            silence.elsewhere,
         )
 
 
@@ -65,13 +194,42 @@ def _dropped(log_lines: Sequence[str]) -> Iterator[Problem]:
         )
 
 
+def _marks_without_work(found: Evidence) -> Iterator[Problem]:
+    empty = [
+        step.name
+        for step in found.steps
+        if step.name in found.marks.on_gpu and not step.kernels and not step.transfers
+    ]
+    if empty and found.kernels:
+        yield Problem(
+            "marks-disagree",
+            "trace",
+            f"{_several(len(empty), 'step')} without any kernel, though the GPU's lane shows their mark "
+            f"({', '.join(empty[:_SHOWN_STEPS])}): marks and counts disagree, kernels were lost",
+            len(empty),
+        )
+
+
+def _missing_marks(marks: Marks) -> Iterator[Problem]:
+    first = 0 if marks.ours else min(marks.numbered, default=0)
+    missing = sorted(set(range(first, max(marks.numbered, default=-1) + 1)) - set(marks.numbered))
+    if missing:
+        shown = ", ".join(map(str, missing[:_SHOWN_STEPS])) + (" …" if len(missing) > _SHOWN_STEPS else "")
+        yield Problem(
+            "steps-missing",
+            "trace" if marks.ours else "step",
+            f"{_several(len(missing), 'step')} missing between the marked ones (number {shown})",
+            len(missing),
+        )
+
+
 def _times(kernels: Sequence[Kernel]) -> Iterator[Problem]:
     unstamped = sum(kernel.start_ns <= 0 for kernel in kernels)
     if unstamped:
         yield Problem(
             "zero-timestamp",
             "timing",
-            f"{unstamped} kernels without a start time: their times can't be used",
+            f"{_several(unstamped, 'kernel')} without a start time: their times can't be used",
             unstamped,
         )
     no_time = sum(kernel.duration_ns <= 0 < kernel.start_ns for kernel in kernels)
@@ -79,18 +237,104 @@ def _times(kernels: Sequence[Kernel]) -> Iterator[Problem]:
         yield Problem(
             "zero-duration",
             "timing",
-            f"{no_time} kernels of zero or negative duration: times can't be used",
+            f"{_several(no_time, 'kernel')} of zero or negative duration: times can't be used",
             no_time,
         )
 
 
-def _differing_steps(steps: Sequence[Step]) -> Iterator[Problem]:
-    kinds = {launched(step) for step in steps}
-    if len(kinds) > 1:
-        counts = ", ".join(str(len(step.kernels)) for step in steps)
+def _overlaps(kernels: Sequence[Kernel]) -> Iterator[Problem]:
+    """On one stream a kernel begins when the one before has ended, unless its launch says otherwise."""
+    streams: dict[tuple[int, int], list[Kernel]] = defaultdict(list)
+    for kernel in kernels:
+        if kernel.start_ns > 0 and kernel.launch is not None and _CUDA_LAUNCH.match(kernel.launch.name):
+            streams[kernel.device, kernel.stream].append(kernel)
+    wrong = sum(_overlaps_wrongly(*pair) for stream in streams.values() for pair in pairwise(stream))
+    if wrong:
         yield Problem(
-            "steps-differ",
-            "step",
-            f"{len(steps)} steps launch {len(kinds)} different things (kernels a step: {counts})",
-            len(kinds),
+            "impossible-overlap",
+            "timing",
+            f"{_several(wrong, 'kernel')} beginning while the one before on the stream still ran: times "
+            "can't be used",
+            wrong,
         )
+
+
+def _overlaps_wrongly(before: Kernel, now: Kernel) -> bool:
+    if now.launch is None or now.launch.is_graph:  # a graph's branches may run side by side
+        return False
+    if _MAY_BEGIN_EARLY.fullmatch(now.launch.name):
+        return now.start_ns + _CLOCK_ERROR_NS < before.start_ns
+    return now.start_ns + _CLOCK_ERROR_NS < before.start_ns + before.duration_ns
+
+
+def _overlapping_marks(marks: Marks) -> Iterator[Problem]:
+    if marks.overlapping:
+        yield Problem(
+            "marks-overlap",
+            "step",
+            f"{_several(marks.overlapping, 'mark')} beginning before the one before has ended: which step "
+            "launched what can't be told, so there are no steps",
+            marks.overlapping,
+        )
+
+
+def _steps_by_time(found: Evidence) -> Iterator[Problem]:
+    if found.steps and found.kernels and not found.launches:
+        yield Problem(
+            "steps-by-time",
+            "step",
+            "the trace has no launches: a kernel is counted to the step during which it ran, which may not "
+            "have launched it",
+        )
+
+
+def _differing_steps(steps: Sequence[Step]) -> Iterator[Problem]:
+    orders = {launched(step) for step in steps}
+    if len(orders) < 2:
+        return
+    kinds = {frozenset(Counter(order).items()) for order in orders}
+    counts = ", ".join(str(len(step.kernels)) for step in steps)
+    if len(kinds) == 1:
+        yield Problem(
+            "step-order-differs",
+            "step",
+            f"{len(steps)} steps launch the same kernels in {len(orders)} orders (several threads do so)",
+            len(orders),
+        )
+        return
+    yield Problem(
+        "steps-differ",
+        "step",
+        f"{len(steps)} steps launch {len(kinds)} different things (kernels a step: {counts})",
+        len(kinds),
+    )
+
+
+def _earlier_steps(marks: Marks) -> Iterator[Problem]:
+    """A schedule's earlier cycle has as many steps as the last: there is room for it, or there is not."""
+    first = min(marks.numbered, default=0)
+    if marks.contiguous and first >= len(marks.numbered):
+        yield Problem(
+            "earlier-steps-absent",
+            "step",
+            f"{first} steps before the first that the trace holds (number {first}): waited for, warm-up, or "
+            "cycles of the schedule that were not kept (export each in on_trace_ready)",
+            first,
+        )
+
+
+def _kernels_between_steps(found: Evidence) -> Iterator[Problem]:
+    if not found.steps or not (found.marks.ours or found.marks.contiguous):
+        return
+    outside = len(found.kernels) - sum(len(step.kernels) for step in found.steps)
+    if outside > 0:
+        yield Problem(
+            "kernels-outside-steps",
+            "step",
+            f"{_several(outside, 'kernel')} launched outside every step: the steps' counts leave them out",
+            outside,
+        )
+
+
+def _several(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"

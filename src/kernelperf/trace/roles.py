@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import get_args
 
+from kernelperf.errors import UnusableInput
 from kernelperf.trace import Role
 
 MATMUL_OPS = frozenset(
@@ -30,6 +32,24 @@ class RoleRules:
 
 DEFAULT_RULES = RoleRules()
 
+
+def parse_rule(line: str) -> tuple[str, Role]:
+    """Return the regular expression and the role of a line ``REGEX = ROLE``.
+
+    Raises `UnusableInput`, which quotes the line, for anything else.
+    """
+    pattern, separator, role = (part.strip() for part in line.rpartition("="))
+    if not separator or not pattern or role not in get_args(Role):
+        raise UnusableInput(
+            f"expected 'REGEX = ROLE' with a role of {', '.join(get_args(Role))}, found {line!r}"
+        )
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UnusableInput(f"{pattern!r} is no regular expression ({error}); found in {line!r}") from error
+    return pattern, role  # type: ignore[return-value]  # checked against Role's values above
+
+
 # Searched in a kernel's bare name: return type, template arguments and parameters are gone, because they name
 # other things (flash attention's mention cutlass, an elementwise kernel's its functor).
 _COMM = re.compile(r"(?:^|::)(?:nccl|rccl)", re.IGNORECASE)
@@ -48,7 +68,9 @@ _COPY_FUNCTOR = re.compile(r"direct_copy_kernel|float16_copy_kernel|float8_copy_
 _NORM_FUNCTOR = re.compile(r"NormFunctor")
 _LIGER_POINTWISE = re.compile(r"^_(?:geglu|swiglu)\w*_(?:forward|backward)_kernel$")
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for)_")
-_FUSED = re.compile(r"^triton_[a-z]+_fused_(?:(?P<ops>\w+?)_)?\d+(?:_\w+)?$")
+# What follows the ops: an index, then perhaps the argument signature or the hash of older Triton versions.
+_FUSED = re.compile(r"^(?P<kind>triton_[a-z]+_fused)_(?:(?P<ops>\w+?)_)?\d+(?:[dce]\w*)?(?:_\w+)?$")
+_SIGNATURE = re.compile(r"_\d+(?:[dc]e?\d*)+$")
 
 # Op names of more than one word, which a fused kernel's name joins with the same underscore.
 _WORDY_OPS = tuple(
@@ -99,6 +121,14 @@ def bare_name(kernel_name: str) -> str:
         elif depth == 0:
             kept.append(character)
     return "".join(kept).split(" ")[-1] if depth == 0 else kernel_name
+
+
+def portable_name(kernel_name: str) -> str:
+    """Return what of a Triton kernel's name outlives another compilation: no index, signature or hash."""
+    found = _FUSED.match(kernel_name)
+    if found:
+        return "_".join((found["kind"], *fused_op_names(kernel_name)))
+    return _SIGNATURE.sub("", kernel_name)
 
 
 def fused_op_names(kernel_name: str) -> tuple[str, ...]:

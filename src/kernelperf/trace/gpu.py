@@ -1,0 +1,89 @@
+"""The GPU's rows of a trace → kernels and transfers, joined to the calls that launched them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+
+from kernelperf.trace import Kernel, RuntimeCall, Transfer
+from kernelperf.trace.chrome import Contents, GpuArgs, decode_args, decode_raw
+from kernelperf.trace.host import Host, Ops
+from kernelperf.trace.roles import RoleRules, role_of
+
+_NO_CORRELATION = -1
+
+
+class Gpu:
+    """Kernels and transfers, in launch order: by the time of their launch, or else of their own start."""
+
+    def __init__(
+        self, contents: Contents, rows: dict[str | None, list[int]], host: Host, rules: RoleRules
+    ) -> None:
+        self._contents = contents
+        self._launches = host.launches
+        self._rules = rules
+        self.kernels: tuple[Kernel, ...] = _in_launch_order([self._kernel(row) for row in rows["kernel"]])
+        kinds: tuple[Literal["memset", "memcpy"], ...] = ("memset", "memcpy")
+        self.transfers: tuple[Transfer, ...] = _in_launch_order(
+            [self._transfer(row, kind) for kind in kinds for row in rows[f"gpu_{kind}"]]
+        )
+
+    def _kernel(self, position: int) -> Kernel:
+        contents = self._contents
+        row = contents.rows[position]
+        args = decode_args(row, GpuArgs, contents.path)
+        launch = self._launches.get(args.correlation) if args.correlation is not None else None
+        return Kernel(
+            name=row.name,
+            role=role_of(row.name, _op_names(launch), self._rules),
+            start_ns=contents.starts_ns[position],
+            duration_ns=contents.durations_ns[position],
+            device=_number(args.device if args.device is not None else row.pid),
+            stream=_number(args.stream if args.stream is not None else row.tid),
+            correlation=_NO_CORRELATION if args.correlation is None else args.correlation,
+            grid=decode_raw(row, args.grid, _numbers, contents.path),
+            block=decode_raw(row, args.block, _numbers, contents.path),
+            registers=int(args.registers or 0),
+            shared_memory_bytes=int(args.shared_memory or 0),
+            launch=launch,
+        )
+
+    def _transfer(self, position: int, kind: Literal["memset", "memcpy"]) -> Transfer:
+        contents = self._contents
+        row = contents.rows[position]
+        args = decode_args(row, GpuArgs, contents.path)
+        return Transfer(
+            kind=kind,
+            name=row.name,
+            start_ns=contents.starts_ns[position],
+            duration_ns=contents.durations_ns[position],
+            size_bytes=int(args.size_bytes or 0),
+            launch=self._launches.get(args.correlation) if args.correlation is not None else None,
+        )
+
+
+def _in_launch_order(things: list[Any]) -> tuple[Any, ...]:
+    def key(thing: Any) -> tuple[int, int]:
+        return (thing.launch.start_ns if thing.launch else thing.start_ns, thing.start_ns)
+
+    return tuple(sorted(things, key=key))
+
+
+def _op_names(launch: RuntimeCall | None) -> tuple[str, ...]:
+    return launch.ops.names if launch is not None and isinstance(launch.ops, Ops) else ()
+
+
+@lru_cache(maxsize=4096)
+def _number(text: Any) -> int:
+    """Return a stream or a device as a number; ROCm writes a stream's address, other text is no number."""
+    try:
+        return int(text, 0) if isinstance(text, str) else int(text or 0)
+    except ValueError:
+        return 0
+
+
+@lru_cache(maxsize=65536)
+def _numbers(raw: bytes) -> tuple[int, ...]:
+    return tuple(int(number) for number in msgspec.json.decode(raw, type=list[float]))

@@ -1,0 +1,217 @@
+"""The host's rows of a trace → ops, nested by time on their threads, and the runtime calls among them.
+
+A trace has far more ops than anybody asks for: their nesting is kept as two columns, and an `Op` is built
+when it is looked at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from functools import lru_cache
+from typing import Any, overload
+
+import msgspec
+import numpy as np
+
+from kernelperf.trace import Op, RuntimeCall
+from kernelperf.trace.chrome import CallArgs, Contents, OpArgs, decode_args, decode_raw
+
+_NO_OP = -1
+
+
+class Host:
+    """Ops by the order of their start, who is around whom, and the runtime calls.
+
+    ``op_rows`` and ``call_rows`` are positions in ``contents.rows``.
+    """
+
+    def __init__(self, contents: Contents, op_rows: list[int], call_rows: list[int]) -> None:
+        self._path = contents.path
+        ordered = sorted(op_rows, key=contents.starts_ns.__getitem__)
+        self._rows = [contents.rows[position] for position in ordered]
+        self._starts_ns = [contents.starts_ns[position] for position in ordered]
+        self._durations_ns = [contents.durations_ns[position] for position in ordered]
+        self._built: dict[int, Op] = {}
+        self._chains: dict[int, Ops] = {}
+        self._by_external_id: dict[int, int] | None = None
+        around = _nested(contents, ordered, call_rows)
+        self._parents = around[: len(ordered)]
+        calls = zip(call_rows, around[len(ordered) :], strict=True)
+        self.calls = tuple(
+            sorted((self._call(contents, *call) for call in calls), key=lambda call: call.start_ns)
+        )
+        self.launches = {
+            call.correlation: call for call in reversed(self.calls) if call.correlation is not None
+        }
+        self.ops = Ops(self, range(len(ordered)))
+
+    def op(self, index: int) -> Op:
+        """Return the op of this index."""
+        if index not in self._built:
+            self._built[index] = self._build(index)
+        return self._built[index]
+
+    def name(self, index: int) -> str:
+        """Return an op's name without building the op."""
+        return str(self._rows[index].name)
+
+    def category(self, index: int) -> str:
+        """Return an op's category without building the op."""
+        return str(self._rows[index].cat)
+
+    def indices_of(self, names: Container[str]) -> list[int]:
+        """Return the indices of the ops of these names."""
+        return [index for index, row in enumerate(self._rows) if row.name in names]
+
+    def chain(self, index: int) -> Ops:
+        """Return an op and all ops around it, outermost first."""
+        found = self._chains.get(index)
+        if found is None:
+            indices, parents = [index], self._parents
+            while (index := parents[index]) != _NO_OP:
+                indices.append(index)
+            indices.reverse()
+            found = self._chains[indices[-1]] = Ops(self, indices)
+        return found
+
+    def between(self, start_ns: int, end_ns: int) -> Ops:
+        """Return the ops that start within a span."""
+        first = bisect_left(self._starts_ns, start_ns)
+        return Ops(self, range(first, max(first, bisect_left(self._starts_ns, end_ns))))
+
+    def _call(self, contents: Contents, position: int, around: int) -> RuntimeCall:
+        row = contents.rows[position]
+        args = decode_args(row, CallArgs, contents.path)
+        if around == _NO_OP and args.external_id is not None and self._rows:
+            around = self._of_external_id(args.external_id)
+        return RuntimeCall(
+            row.name,
+            _thread(row.pid, row.tid),
+            contents.starts_ns[position],
+            contents.durations_ns[position],
+            args.correlation,
+            () if around == _NO_OP else self.chain(around),
+        )
+
+    def _of_external_id(self, external_id: int) -> int:
+        """Return the op that the profiler itself says has launched, for a thread that recorded none."""
+        if self._by_external_id is None:
+            ids = (decode_args(row, OpArgs, self._path).external_id for row in self._rows)
+            found = {key: index for index, key in enumerate(ids) if key is not None}
+            self._by_external_id = found
+        return self._by_external_id.get(external_id, _NO_OP)
+
+    def _build(self, index: int) -> Op:
+        row, parent = self._rows[index], self._parents[index]
+        args = decode_args(row, OpArgs, self._path)
+        return Op(
+            index=index,
+            name=row.name,
+            category=row.cat,
+            thread=_thread(row.pid, row.tid),
+            start_ns=self._starts_ns[index],
+            duration_ns=self._durations_ns[index],
+            parent=None if parent == _NO_OP else parent,
+            input_dims=decode_raw(row, args.input_dims, _dims, self._path),
+            input_types=decode_raw(row, args.input_types, _types, self._path),
+            triton_config=_triton_config(args),
+        )
+
+
+class Ops(Sequence[Op]):
+    """Some of a host's ops, built when they are looked at."""
+
+    __slots__ = ("_host", "indices")
+
+    def __init__(self, host: Host, indices: Sequence[int]) -> None:
+        self._host = host
+        self.indices = indices
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names, without building the ops."""
+        return tuple(map(self._host.name, self.indices))
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Their categories, without building the ops."""
+        return tuple(map(self._host.category, self.indices))
+
+    @overload
+    def __getitem__(self, position: int) -> Op: ...
+    @overload
+    def __getitem__(self, position: slice) -> Ops: ...
+    def __getitem__(self, position: int | slice) -> Op | Ops:
+        if isinstance(position, slice):
+            return Ops(self._host, self.indices[position])
+        return self._host.op(self.indices[position])
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ops) and self._host is other._host and self.indices == other.indices
+
+    def __hash__(self) -> int:
+        return hash((id(self._host), tuple(self.indices)))
+
+
+def _nested(contents: Contents, op_rows: list[int], call_rows: list[int]) -> list[int]:
+    """Return, for each row, the index of the innermost op around it on its thread.
+
+    Each thread is walked in time; at any row, the stack holds the ops around it.
+    """
+    positions = [*op_rows, *call_rows]
+    if not positions:
+        return []
+    starts_ns, ends_ns, order = _walk(contents, positions)
+    rows = contents.rows
+    ops = len(op_rows)
+    around = [_NO_OP] * len(positions)
+    stacks: dict[object, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for index in order:
+        row = rows[positions[index]]
+        stack = stacks[row.pid][row.tid]
+        start_ns = starts_ns[index]
+        while stack and ends_ns[stack[-1]] <= start_ns:
+            stack.pop()
+        if stack:
+            around[index] = stack[-1]
+        if index < ops:
+            stack.append(index)
+    return around
+
+
+def _walk(contents: Contents, rows: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """Return starts, ends, and the order in which rows are met: by start, the longest first."""
+    starts = np.array([contents.starts_ns[position] for position in rows])
+    durations = np.array([contents.durations_ns[position] for position in rows])
+    order = np.lexsort((-durations, starts))
+    return starts.tolist(), (starts + durations).tolist(), order.tolist()
+
+
+def _thread(pid: object, tid: object) -> str:
+    return f"{pid}:{tid}"
+
+
+def _triton_config(args: OpArgs) -> str | None:
+    if args.kernel_kwargs is None:
+        return None
+    sizes = args.kernel_kwargs.replace(",", " ")
+    return " ".join(f"{sizes} warps={args.num_warps} stages={args.num_stages}".split())
+
+
+@lru_cache(maxsize=65536)
+def _dims(raw: bytes) -> tuple[tuple[int, ...], ...]:
+    """Decode ``Input Dims``; a list of tensors, whose entry holds a shape each, is not one shape."""
+    return tuple(
+        tuple(argument) if all(isinstance(size, int) for size in argument) else ()
+        for argument in msgspec.json.decode(raw, type=list[list[Any]])
+    )
+
+
+@lru_cache(maxsize=65536)
+def _types(raw: bytes) -> tuple[str, ...]:
+    return tuple(str(kind) for kind in msgspec.json.decode(raw, type=list[Any]))
