@@ -22,6 +22,7 @@ from kernelperf.compare import (
     wants_more_runs,
 )
 from kernelperf.compare.estimate import error_quantile, estimate, kept_rounds, run_value, spread_fraction
+from kernelperf.compare.kernels import launch_differences
 from kernelperf.environment import GpuState
 from kernelperf.errors import NotMeasurable, UnusableInput
 from kernelperf.recording.records import Counts, KernelRecord, Run
@@ -387,7 +388,7 @@ def test_a_tiny_kernels_clock_steps_are_no_change() -> None:
 
 def test_a_launch_config_without_triton_shows_its_grid() -> None:
     before, now = builders.kernel(grid=(8, 1, 1)), builders.kernel(grid=(16, 1, 1), registers=32)
-    assert changes.launch_differences(before, now) == ("grid=8x1x1 registers=168", "grid=16x1x1 registers=32")
+    assert launch_differences(before, now) == ("grid=8x1x1 registers=168", "grid=16x1x1 registers=32")
 
 
 # --- counts, stack, state

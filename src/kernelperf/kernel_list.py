@@ -1,15 +1,22 @@
-"""The kernels of a step, beside those of its baseline → the lines that differ."""
+"""The kernels of a step → a record by position; beside those of a baseline → the lines that differ."""
 
 from __future__ import annotations
 
 import difflib
+import statistics
 from collections.abc import Sequence
 
 from kernelperf.recording.records import KernelRecord, Run
+from kernelperf.trace import Kernel, Step
 from kernelperf.trace.roles import fused_op_names
 
 # Another version of a library may split a GEMM otherwise, or not at all.
 _LIBRARY_CHOICE = "splitk_reduce"
+
+
+def kernel_records(steps: Sequence[Step]) -> tuple[KernelRecord, ...]:
+    """Return a record a position of steps that launch the same; its duration is the median over them."""
+    return tuple(_record(same) for same in zip(*(step.kernels for step in steps), strict=True))
 
 
 def kernel_list(kernels: Sequence[KernelRecord], *, exact: bool) -> tuple[str, ...]:
@@ -33,3 +40,17 @@ def _portable(kernel: KernelRecord) -> str:
     """A role, and for Inductor's fused kernels the ops in them, without the number that follows."""
     fused = "_".join(fused_op_names(kernel.name))
     return f"{kernel.role} {fused}" if fused else kernel.role
+
+
+def _record(same: Sequence[Kernel]) -> KernelRecord:
+    kernel = same[-1]
+    return KernelRecord(
+        name=kernel.name,
+        role=kernel.role,
+        op=kernel.op_name or "",
+        grid=kernel.grid,
+        block=kernel.block,
+        registers=kernel.registers,
+        config=kernel.triton_config or "",
+        duration_ns=statistics.median(each.duration_ns for each in same),
+    )

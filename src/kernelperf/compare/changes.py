@@ -5,15 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from difflib import SequenceMatcher
 
 from kernelperf.compare.comparison import KernelChange
+from kernelperf.compare.kernels import changed_kernels
 from kernelperf.recording.records import Counts, KernelRecord, Run, WorkloadRecording
 
-# Between 14 fresh processes on an H200 the median time of one kernel varied by up to 0.6 % (CV), on a
-# second card by 0.8 %; the profiler's clock counts in steps of 32 ns.
-KERNEL_TIME_FRACTION = 0.02
-KERNEL_TIME_NS = 100.0
 # The clock came back to within 30 of 1980 MHz after every set of bursts, in 18 processes on two H200s; it
 # moves in steps of 15 MHz.
 SM_CLOCK_MHZ = 45
@@ -32,10 +28,7 @@ def kernel_changes(base: Sequence[Run], now: Sequence[Run]) -> tuple[tuple[Kerne
 
     Each side's runs share one launch config; a kernel's time is the median over its runs.
     """
-    before, after = median_kernels(base), median_kernels(now)
-    total_ns = sum(k.duration_ns for k in after) - sum(k.duration_ns for k in before)
-    changes = (_change(position, old, new) for position, old, new in _aligned(before, after))
-    return tuple(change for change in changes if change is not None), total_ns
+    return changed_kernels(median_kernels(base), median_kernels(now))
 
 
 def median_kernels(runs: Sequence[Run]) -> tuple[KernelRecord, ...]:
@@ -101,109 +94,6 @@ def same_card(base: Sequence[Run], now: Sequence[Run]) -> bool:
     """Whether every run of now was on a card that base was measured on, as far as is known."""
     cards = {run.card for run in now}
     return "" not in cards and cards <= {run.card for run in base}
-
-
-def launch_differences(before: KernelRecord, now: KernelRecord) -> tuple[str, str]:
-    """Return the parts of two launch configs that differ: ``XBLOCK=1024 warps=4``, ``XBLOCK=512 warps=8``."""
-    left, right = _config_parts(before), _config_parts(now)
-    differing = [key for key in {**left, **right} if left.get(key) != right.get(key)]
-    if any(key in _config_only(before) | _config_only(now) for key in differing):
-        differing = [key for key in differing if key not in ("grid", "block", "registers")]
-
-    def text(parts: dict[str, str]) -> str:
-        return " ".join(f"{key}={parts[key]}" for key in differing if key in parts)
-
-    return text(left), text(right)
-
-
-def _aligned(
-    before: Sequence[KernelRecord], now: Sequence[KernelRecord]
-) -> Iterator[tuple[int, KernelRecord | None, KernelRecord | None]]:
-    matcher = SequenceMatcher(
-        None, [_identity(k) for k in before], [_identity(k) for k in now], autojunk=False
-    )
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag == "equal":
-            yield from zip(range(j1, j2), before[i1:i2], now[j1:j2], strict=True)
-        else:
-            yield from _paired(before[i1:i2], now[j1:j2], i1, j1)
-
-
-def _paired(
-    before: Sequence[KernelRecord], now: Sequence[KernelRecord], before_position: int, now_position: int
-) -> Iterator[tuple[int, KernelRecord | None, KernelRecord | None]]:
-    """Pair what stands between two matches: the same name under another op first, then the same role."""
-    left = dict(enumerate(before))
-    partner: dict[int, KernelRecord] = {}
-    for alike in (_same_name, _same_role):
-        for index, kernel in enumerate(now):
-            if index in partner or (alike is _same_role and len(before) != len(now)):
-                continue
-            found = next((i for i, old in left.items() if alike(old, kernel)), None)
-            if found is not None:
-                partner[index] = left.pop(found)
-    for index, old in left.items():
-        yield before_position + index, old, None
-    for index, kernel in enumerate(now):
-        yield now_position + index, partner.get(index), kernel
-
-
-def _change(position: int, before: KernelRecord | None, now: KernelRecord | None) -> KernelChange | None:
-    shown = now or before
-    if shown is None:
-        raise ValueError("a kernel must be on one side at least")
-    before_ns = before.duration_ns if before else 0.0
-    now_ns = now.duration_ns if now else 0.0
-    kind, left, right = _kind(before, now)
-    if not kind:
-        return None
-    return KernelChange(
-        kind=kind,
-        position=position,
-        before=left,
-        now=right,
-        delta_ns=now_ns - before_ns,
-        name=shown.name,
-        role=shown.role,
-        op=shown.op,
-        before_ns=before_ns,
-        now_ns=now_ns,
-    )
-
-
-def _kind(before: KernelRecord | None, now: KernelRecord | None) -> tuple[str, str, str]:
-    if before is None or now is None:
-        return ("added" if now else "removed", before.name if before else "", now.name if now else "")
-    if before.name != now.name:
-        return "renamed", before.name, now.name
-    if before.launch_config != now.launch_config:
-        return "reconfigured", *launch_differences(before, now)
-    delta_ns = now.duration_ns - before.duration_ns
-    if abs(delta_ns) < max(KERNEL_TIME_NS, KERNEL_TIME_FRACTION * before.duration_ns):
-        return "", "", ""
-    return ("slower" if delta_ns > 0 else "faster", "", "")
-
-
-def _identity(kernel: KernelRecord) -> tuple[str, str]:
-    return kernel.name, kernel.op
-
-
-def _same_name(before: KernelRecord, now: KernelRecord) -> bool:
-    return before.name == now.name
-
-
-def _same_role(before: KernelRecord, now: KernelRecord) -> bool:
-    return before.role == now.role
-
-
-def _config_only(kernel: KernelRecord) -> set[str]:
-    return {part.partition("=")[0] for part in kernel.config.split()}
-
-
-def _config_parts(kernel: KernelRecord) -> dict[str, str]:
-    parts = {key: value for key, _, value in (part.partition("=") for part in kernel.config.split())}
-    grid, block = ("x".join(map(str, size)) for size in (kernel.grid, kernel.block))
-    return {**parts, "grid": grid, "block": block, "registers": str(kernel.registers)}
 
 
 def _counts(run: Run) -> dict[str, int]:

@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pytest
 
+from kernelperf.errors import UnusableInput
 from kernelperf.trace import Role
+from kernelperf.trace.roles import parse_rule
 
 DEFAULT_TOLERANCE_PERCENT = 2.0
 DEFAULT_RUNS = 5
@@ -220,19 +222,10 @@ def _timing_off_by(config: pytest.Config, *, no_timing: bool) -> str:
 
 
 def _role(line: str) -> tuple[str, Role]:
-    pattern, separator, role = (part.strip() for part in line.rpartition("="))
-    if not separator or not pattern or role not in get_args(Role):
-        raise pytest.UsageError(
-            f"kperf_roles (ini): expected 'REGEX = ROLE' with a role of {', '.join(get_args(Role))}, "
-            f"found {line!r}"
-        )
     try:
-        re.compile(pattern)
-    except re.error as error:
-        raise pytest.UsageError(
-            f"kperf_roles (ini): {pattern!r} is no regular expression ({error}); found in {line!r}"
-        ) from error
-    return pattern, role  # type: ignore[return-value]  # checked against Role's values above
+        return parse_rule(line)
+    except UnusableInput as error:
+        raise pytest.UsageError(f"kperf_roles (ini): {error}") from error
 
 
 def _check_conflicts(options: Options) -> None:
