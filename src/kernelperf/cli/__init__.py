@@ -1,4 +1,4 @@
-"""The command ``kernelperf``: list workloads, compare recordings, accept one as the baseline."""
+"""The command ``kernelperf``: list workloads, read traces, compare and accept what was recorded."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import click
 from kernelperf.baselines import accept as accept_recording
 from kernelperf.baselines import baseline_folders, find_baseline
 from kernelperf.cli.inventory import inventory_table
+from kernelperf.cli.traces import Reading, are_traces, compare_report, facts_report
 from kernelperf.compare import compare as compare_workload
 from kernelperf.compare import judge_suite
 from kernelperf.compare.comparison import DEFAULT_TOLERANCE_FRACTION, Comparison, Policy, Verdict
+from kernelperf.compare.traces import TraceComparison
 from kernelperf.compare.verdict import STRUCTURE
 from kernelperf.errors import NotMeasurable, UnusableInput
 from kernelperf.recording import read_recording, workload_folders
@@ -22,6 +24,15 @@ from kernelperf.render import acceptance_table, origin_of, skip_reason, summary_
 from kernelperf.render.explain import failure_text
 
 FINE, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 3
+
+_mark = click.option("--mark", metavar="NAME", help="A step is each annotation of this name, or NAME#N.")
+_role = click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="'REGEX = ROLE'",
+    help="The role of kernels of your own; repeatable.",
+)
 
 
 class _Commands(click.Group):
@@ -38,7 +49,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands)
 @click.version_option(package_name="pytest-kernelperf")
 def main() -> None:
-    """Guard the GPU performance of PyTorch code: list, compare and accept what was recorded.
+    """Guard the GPU performance of PyTorch code: read traces, list, compare and accept what was recorded.
 
     Exit codes: 0 fine, 1 slower or a broken fact, 2 unusable input, 3 undecided or not measurable.
     """
@@ -56,6 +67,22 @@ def list_(paths: Sequence[str], baselines: Path) -> None:
 
 
 @main.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--json", "json", is_flag=True, help="One JSON object: times in µs.")
+@_mark
+@_role
+def facts(path: Path, json: bool, mark: str | None, roles: Sequence[str]) -> None:
+    """Show what PATH holds: kernels, roles, ops, steps, and what is wrong with it.
+
+    PATH is a chrome trace that torch.profiler exported, gzip or not, or a recording.  Exits with 3 where it
+    isn't whole.
+    """
+    text, whole = facts_report(path, Reading(mark, roles), json=json)
+    click.echo(text, nl=not text.endswith("\n"))
+    sys.exit(FINE if whole else UNDECIDED)
+
+
+@main.command()
 @click.argument("base", type=click.Path(path_type=Path))
 @click.argument("now", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -68,18 +95,35 @@ def list_(paths: Sequence[str], baselines: Path) -> None:
     type=click.FloatRange(min=0, min_open=True),
     help="Percent; default: what the workload's own tests judge by, else 2.",
 )
-def compare(base: Path, now: Path, form: str, output: Path | None, tolerance_percent: float | None) -> None:
-    """Judge the recording NOW against the recording BASE, or against NOW's baseline in the folder BASE."""
+@_mark
+@_role
+def compare(
+    base: Path,
+    now: Path,
+    form: str,
+    output: Path | None,
+    tolerance_percent: float | None,
+    mark: str | None,
+    roles: Sequence[str],
+) -> None:
+    """Judge the recording NOW against the recording BASE, or against NOW's baseline in the folder BASE.
+
+    Two traces may be named instead: then the difference is explained, kernel by kernel, and 1 is the exit
+    code where NOW takes longer by the tolerance or more.
+    """
+    if are_traces(base, now):
+        text, found = compare_report(base, now, Reading(mark, roles), json=form == "json")
+        _write(text, output)
+        sys.exit(_trace_exit_code(found, tolerance_percent))
+    if mark or roles:
+        raise UnusableInput("--mark and --role are for traces; a recording has its steps and roles already")
     recorded = read_recording(now)
     against = read_recording(_baseline_for(base, recorded))
     comparisons = _compared(against, recorded, tolerance_percent)
     missing = sorted({rec.id for rec in against.workloads} - {rec.id for rec in recorded.workloads})
     text = to_json(comparisons, origin_of(recorded, live=False)) if form == "json" else ""
     text = text or _report(comparisons, recorded, missing)
-    if output is None:
-        click.echo(text, nl=not text.endswith("\n"))
-    else:
-        output.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+    _write(text, output)
     sys.exit(_exit_code(comparisons, recorded))
 
 
@@ -97,6 +141,20 @@ def accept(recording: Path, only: Sequence[str], reason: str, baselines: Path) -
     """
     accepted = accept_recording(read_recording(recording), baselines, only=only, reason=reason)
     click.echo(acceptance_table(accepted))
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+    else:
+        output.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+
+
+def _trace_exit_code(found: TraceComparison, tolerance_percent: float | None) -> int:
+    if found.ratio is None:
+        return UNDECIDED
+    tolerance = DEFAULT_TOLERANCE_FRACTION if tolerance_percent is None else tolerance_percent / 100
+    return SLOWER if found.ratio >= 1 + tolerance else FINE
 
 
 def _baseline_for(base: Path, now: Recording) -> Path:

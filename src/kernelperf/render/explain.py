@@ -58,7 +58,7 @@ def cause_text(comparison: Comparison) -> str:
 
 def changes_text(comparison: Comparison) -> str:
     """Return what changed against the baseline, a line each; "" where nothing did."""
-    kernels = [_change_text(change, None) for change in comparison.kernel_changes]
+    kernels = [change_text(change, None) for change in comparison.kernel_changes]
     counts = [_count_text(change) for change in comparison.count_changes]
     return "\n".join([*kernels, *counts, *_stack_texts(comparison), *comparison.state_changes])
 
@@ -90,7 +90,7 @@ def _kernel_lines(comparison: Comparison) -> list[str]:
     ranked = sorted(comparison.kernel_changes, key=lambda change: -abs(change.delta_ns))
     names = Counter(change.name for change in ranked)
     lines = [
-        (f"#{change.position} " if names[change.name] > 1 else "") + _change_text(change, comparison.delta_ns)
+        (f"#{change.position} " if names[change.name] > 1 else "") + change_text(change, comparison.delta_ns)
         for change in ranked[:_SHOWN_CHANGES]
     ]
     if len(ranked) > _SHOWN_CHANGES:
@@ -99,7 +99,8 @@ def _kernel_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _change_text(change: KernelChange, whole_ns: float | None) -> str:
+def change_text(change: KernelChange, whole_ns: float | None) -> str:
+    """Return what became of a kernel, and its share of a difference."""
     share = share_of(change.delta_ns, whole_ns)
     under = f" under {change.op}" if change.op else ""
     if change.kind == "added":
