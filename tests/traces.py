@@ -39,6 +39,42 @@ def read(tmp_path: Path, name: str, change: Change) -> Trace:
     return read_trace(changed(tmp_path, name, change))
 
 
+def zoo(name: str) -> Path:
+    """Return a trace of one kind of work, recorded by `tests/zoo/record_zoo.py`."""
+    return DATA / "zoo" / f"{name}.json.gz"
+
+
+def made(tmp_path: Path, rows: list[Row], **top: Any) -> Path:
+    """Write a trace of these rows."""
+    path = tmp_path / "made.json"
+    path.write_text(json.dumps({"schemaVersion": 1, **top, "traceEvents": rows}))
+    return path
+
+
+def host_row(name: str, ts: float, dur: float, cat: str = "cpu_op", tid: int = 1, **args: Any) -> Row:
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def mark_row(name: str, ts: float, dur: float) -> Row:
+    return host_row(name, ts, dur, "user_annotation")
+
+
+def kernel_row(name: str, ts: float, dur: float, correlation: int = 0, **args: Any) -> Row:
+    place = {"device": 0, "stream": 7, "grid": [1, 1, 1], "block": [128, 1, 1], **args}
+    if correlation:
+        place["correlation"] = correlation
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": place}
+
+
+def launch_row(ts: float, correlation: int, name: str = "cudaLaunchKernel", tid: int = 1) -> Row:
+    return host_row(name, ts, 1, "cuda_runtime", tid, correlation=correlation)
+
+
+def launched_kernel(name: str, at: float, start: float, dur: float, correlation: int) -> list[Row]:
+    """Return a launch and its kernel."""
+    return [launch_row(at, correlation), kernel_row(name, start, dur, correlation)]
+
+
 def is_kernel(row: Row) -> bool:
     return row.get("cat") == "kernel"
 
