@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.traces import Row, codes, is_kernel, read
+import pytest
+
+from kernelperf.trace.kineto import read_trace
+from tests.traces import (
+    Row,
+    codes,
+    host_row,
+    is_kernel,
+    kernel_row,
+    launch_row,
+    launched_kernel,
+    made,
+    mark_row,
+    read,
+)
 
 EAGER = "geglu_eager-bf16"
 
@@ -69,3 +83,119 @@ def test_steps_that_launch_different_things(tmp_path: Path) -> None:
         return rows
 
     assert codes(read(tmp_path, EAGER, renamed)) == {"steps-differ": ("step", 2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "wrong"),
+    [
+        ("cudaLaunchKernel", 103, True),
+        ("cudaLaunchKernel", 105, False),
+        ("cudaLaunchKernelExC", 103, False),  # it may begin early
+        ("cuLaunchKernelEx", 103, False),
+        ("cuLaunchKernelEx", 99, True),  # but not before the one before
+        ("cudaGraphLaunch", 103, False),  # its branches run side by side
+        ("hipLaunchKernel", 103, False),  # a queue of AMD's may overlap
+    ],
+)
+def test_a_kernel_begins_when_the_one_before_has_ended(
+    tmp_path: Path, name: str, start: float, wrong: bool
+) -> None:
+    rows = [*launched_kernel("first", 1, 100, 5, 1), launch_row(2, 2, name), kernel_row("k", start, 5, 2)]
+    found = {"impossible-overlap": ("timing", 1)} if wrong else {}
+    assert codes(read_trace(made(tmp_path, rows))) == found
+
+
+def test_kernels_on_two_streams_may_overlap(tmp_path: Path) -> None:
+    rows = [*launched_kernel("first", 1, 100, 5, 1), launch_row(2, 2), kernel_row("k", 101, 5, 2, stream=9)]
+    assert codes(read_trace(made(tmp_path, rows))) == {}
+
+
+def test_doubled_rows(tmp_path: Path) -> None:
+    trace = read(tmp_path, EAGER, lambda rows: [*rows, *by_time(rows)[:3]])
+    assert codes(trace)["kernels-sharing-a-launch"] == ("trace", 3)
+
+
+@pytest.mark.parametrize("line", ["Dropped 12 activity records", "lost events", "Out of GPU buffer space"])
+def test_dropped_event_markers(tmp_path: Path, line: str) -> None:
+    rows = launched_kernel("k", 1, 100, 5, 1)
+    assert codes(read_trace(made(tmp_path, rows, WARNING=[line]))) == {"dropped-events": ("trace", 1)}
+    assert codes(read_trace(made(tmp_path, rows, WARNING=["Profiler clears events"]))) == {}
+
+
+def test_a_mark_on_the_gpu_without_kernels(tmp_path: Path) -> None:
+    rows = [mark_row("ProfilerStep#0", 1, 5), mark_row("ProfilerStep#1", 10, 5)]
+    rows += launched_kernel("k", 2, 100, 5, 1)
+    seen = {**kernel_row("ProfilerStep#1", 110, 5), "cat": "gpu_user_annotation"}
+    assert codes(read_trace(made(tmp_path, [*rows, seen])))["marks-disagree"] == ("trace", 1)
+    assert "marks-disagree" not in codes(read_trace(made(tmp_path, rows)))
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "found"),
+    [
+        ("kernelperf_step", [0, 1, 2], {}),
+        ("kernelperf_step", [0, 2], {"steps-missing": ("trace", 1)}),
+        ("kernelperf_step", [2, 3], {"steps-missing": ("trace", 2)}),
+        ("ProfilerStep", [2, 3, 4], {}),  # two waited for: no room for an earlier cycle of three
+        ("ProfilerStep", [2, 3], {"earlier-steps-absent": ("step", 2)}),
+        ("ProfilerStep", [0, 1, 3], {"steps-missing": ("step", 1)}),
+    ],
+)
+def test_step_numbers(
+    tmp_path: Path, name: str, numbers: list[int], found: dict[str, tuple[str, int]]
+) -> None:
+    rows = []
+    for number in numbers:
+        at = 10 * (number + 1)
+        rows += [mark_row(f"{name}#{number}", at, 5), *launched_kernel("k", at + 1, at + 100, 5, number + 1)]
+    assert codes(read_trace(made(tmp_path, rows))) == found
+
+
+def test_kernels_between_steps(tmp_path: Path) -> None:
+    rows = [mark_row("ProfilerStep#0", 1, 5), *launched_kernel("k", 2, 100, 5, 1)]
+    rows += launched_kernel("late", 20, 200, 5, 2)
+    assert codes(read_trace(made(tmp_path, rows))) == {"kernels-outside-steps": ("step", 1)}
+    asked = [{**row, "name": row["name"].replace("ProfilerStep", "mlp")} for row in rows]
+    assert codes(read_trace(made(tmp_path, asked), mark="mlp")) == {}  # a part of the work was asked for
+
+
+def test_steps_without_launches_are_told_by_time_and_say_so(tmp_path: Path) -> None:
+    rows = [mark_row("ProfilerStep#0", 1, 50), kernel_row("k", 10, 5), kernel_row("k", 20, 5)]
+    trace = read_trace(made(tmp_path, rows))
+    assert [len(step.kernels) for step in trace.steps] == [2]
+    assert codes(trace) == {"steps-by-time": ("step", 1)}
+
+
+def test_a_graph_launch_without_anything_on_the_gpu(tmp_path: Path) -> None:
+    rows = [launch_row(1, 1, "cudaGraphLaunch"), *launched_kernel("k", 2, 100, 5, 2)]
+    assert codes(read_trace(made(tmp_path, rows))) == {"launches-without-kernels": ("trace", 1)}
+    copies = {**kernel_row("Memcpy DtoD", 90, 1, 1), "cat": "gpu_memcpy"}
+    assert codes(read_trace(made(tmp_path, [*rows, copies]))) == {}
+
+
+def add(at: float, correlation: int = 0) -> list[Row]:
+    """An aten::add with a kernel, or without any call where no correlation is given."""
+    op = {**host_row("aten::add", at, 5), "args": {"Input Dims": [[64]]}}
+    return [op, *(launched_kernel("add", at + 1, at + 100, 5, correlation) if correlation else [])]
+
+
+def end(at: float) -> Row:
+    return host_row("cudaDeviceSynchronize", at, 1, "cuda_runtime", correlation=99)
+
+
+def test_ops_after_the_last_call_lost_their_launches(tmp_path: Path) -> None:
+    rows = [*add(10, 1), *add(20, 2), *add(30), *add(40)]
+    assert codes(read_trace(made(tmp_path, rows))) == {"ops-after-the-end": ("trace", 2)}
+
+
+def test_ops_without_a_call_before_the_end_may_have_run_on_the_cpu(tmp_path: Path) -> None:
+    rows = [*add(10, 1), *add(20), *add(30, 3), end(50)]
+    assert codes(read_trace(made(tmp_path, rows))) == {"silent-ops": ("step", 1)}
+
+
+def test_a_step_whose_op_is_silent_lost_something(tmp_path: Path) -> None:
+    rows = [mark_row("mlp#0", 9, 8), *add(10, 1), mark_row("mlp#1", 19, 8), *add(20), end(50)]
+    found = codes(read_trace(made(tmp_path, rows), mark="mlp"))
+    assert found["silent-steps"] == ("trace", 1)
+    whole = [mark_row("mlp#0", 9, 8), *add(10, 1), mark_row("mlp#1", 19, 8), *add(20, 2), end(50)]
+    assert codes(read_trace(made(tmp_path, whole), mark="mlp")) == {}

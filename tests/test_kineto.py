@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
 
-from kernelperf import UnusableInput
 from kernelperf.trace.kineto import read_trace
-from tests.traces import DATA, Row, changed, codes, is_kernel, read, real, rows_of
+from kernelperf.trace.summary import summarize
+from tests.traces import (
+    DATA,
+    Row,
+    codes,
+    host_row,
+    is_kernel,
+    kernel_row,
+    launched_kernel,
+    made,
+    mark_row,
+    read,
+    real,
+)
 
 EAGER, COMPILED = "geglu_eager-bf16", "geglu_compiled-bf16"
 
@@ -48,18 +58,6 @@ def test_profiler_steps_are_steps_where_there_are_no_marks_of_ours(tmp_path: Pat
         "ProfilerStep#0",
         "ProfilerStep#1",
     ]
-
-
-def test_annotations_on_the_gpu_are_no_kernels(tmp_path: Path) -> None:
-    def annotated(rows: list[Row]) -> list[Row]:
-        kernel = next(row for row in rows if is_kernel(row))
-        names = ("mlp_fwd", "ProfilerStep#3", "## Call CompiledFxGraph abc ##")
-        extra = [{**kernel, "cat": "gpu_user_annotation", "name": name, "dur": 9999} for name in names]
-        return [*rows, *extra]
-
-    trace = read(tmp_path, EAGER, annotated)
-    assert len(trace.kernels) == 50
-    assert max(kernel.duration_ns for kernel in trace.kernels) < 100_000
 
 
 def test_a_triton_kernel_with_a_host_row_of_its_name_is_one_kernel() -> None:
@@ -116,68 +114,37 @@ def test_kernels_of_a_graph_launch_are_counted_from_the_gpu(tmp_path: Path) -> N
     assert all(kernel.launch is not None and kernel.launch.is_graph for kernel in trace.kernels)
 
 
-def test_times_keep_their_nanoseconds_as_numbers_or_strings(tmp_path: Path) -> None:
-    def stamped(rows: list[Row]) -> list[Row]:
-        kernels = [row for row in rows if is_kernel(row)]
-        kernels[0].update(ts="100.7", dur="0.2")
-        kernels[1].update(ts=100.7, dur=0.2)
-        return rows
-
-    kernels = read(tmp_path, EAGER, stamped).kernels
-    assert [(k.start_ns, k.duration_ns) for k in kernels if k.start_ns < 10**9] == [(100_700, 200)] * 2
+def test_a_launch_on_a_thread_without_ops_belongs_to_the_op_of_its_external_id(tmp_path: Path) -> None:
+    rows = [host_row("aten::mm", 2, 20, **{"External id": 5})]
+    rows += [host_row("cudaLaunchKernel", 4, 1, "cuda_runtime", tid=2, correlation=1, **{"External id": 5})]
+    (kernel,) = read_trace(made(tmp_path, [*rows, kernel_row("k", 100, 5, 1)])).kernels
+    assert [op.name for op in kernel.ops] == ["aten::mm"]
 
 
-def test_harmless_faults_of_real_profilers_are_mended(tmp_path: Path) -> None:
-    path = changed(tmp_path, EAGER, lambda rows: rows)
-    text = path.read_text()
-    assert '"queued": 0' in text
-    broken = text.replace('"queued": 0', '"queued": inf', 1).replace('"queued": 0', '"queued": NaN', 1)
-    path.write_text(
-        broken.replace("aten::gelu", "aten::\ngelu", 1).replace('"python3"', '"C:\\dir\\python3"', 1)
-    )
-    assert len(read_trace(path).kernels) == 50
+def test_ops_are_nested_by_time_on_their_own_thread(tmp_path: Path) -> None:
+    rows = [host_row("outer", 1, 50), host_row("inner", 2, 10), host_row("next", 20, 5)]
+    rows += [host_row("elsewhere", 3, 5, tid=2)]
+    ops = read_trace(made(tmp_path, rows)).ops
+    assert [(op.index, op.name, op.parent) for op in ops] == [
+        (0, "outer", None),
+        (1, "inner", 0),
+        (2, "elsewhere", None),
+        (3, "next", 0),
+    ]
+    assert [op.name for op in ops[1:3]] == ["inner", "elsewhere"]
 
 
-def test_gzip_is_told_by_content_and_a_bare_list_is_a_trace(tmp_path: Path) -> None:
-    misnamed = tmp_path / "trace.json"
-    misnamed.write_bytes(real(EAGER).read_bytes())
-    assert len(read_trace(misnamed).kernels) == 50
-    misnamed.write_text(json.dumps(rows_of(real(EAGER))))
-    assert len(read_trace(misnamed).kernels) == 50
+def test_a_mark_that_overlaps_another_makes_no_steps(tmp_path: Path) -> None:
+    rows = [mark_row("block", 1, 50), mark_row("block", 10, 5), *launched_kernel("k", 11, 100, 5, 1)]
+    trace = read_trace(made(tmp_path, rows), mark="block")
+    assert trace.steps == ()
+    assert codes(trace) == {"marks-overlap": ("step", 1)}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty"),
-        (real(EAGER).read_bytes()[:900], r"gzip data ends early, at byte 900"),
-        (gzip.decompress(real(EAGER).read_bytes())[:900], r"ends early, at byte 900"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer.*git lfs pull"),
-        (b"<<<<<<< HEAD\n{}\n", "merge markers"),
-        (b"\x80\x04\x95abc", "is a pickle"),
-        (b'{"schema": "1.1", "nodes": []}', "execution trace"),
-        (b'{"benchmarks": []}', "pytest-benchmark's JSON"),
-        (b'{"other": []}', "without `traceEvents`"),
-        (
-            b'{"traceEvents": [{"ph": "X", "cat": "Kernel", "name": "k", "ts": 1, "dur": 1}]}',
-            "torch before 1.13",
-        ),
-    ],
-)
-def test_what_is_no_trace_is_refused_with_its_name_and_the_remedy(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
-    path = tmp_path / "trace.json"
-    path.write_bytes(content)
-    with pytest.raises(UnusableInput, match=message) as raised:
-        read_trace(path)
-    assert str(raised.value).startswith(str(path))
-
-
-@pytest.mark.parametrize(
-    "content", [b'{"traceEvents": []}', b"[]", b'{"traceEvents": [{"ph": "M", "name": "p"}]}']
-)
-def test_a_trace_without_kernels_says_so(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "trace.json"
-    path.write_bytes(content)
-    assert codes(read_trace(path)) == {"no-kernels": ("trace", 1)}
+def test_devices_and_streams(tmp_path: Path) -> None:
+    rows = [kernel_row("k", 10 * n, 5, device=n % 2, stream=7 + n) for n in range(1, 4)]
+    trace = read_trace(made(tmp_path, rows, deviceProperties=[{"id": 1, "name": "Second", "numSms": 4}]))
+    assert [(kernel.device, kernel.stream) for kernel in trace.kernels] == [(1, 8), (0, 9), (1, 10)]
+    summary = summarize(trace)
+    assert [(device.index, device.name) for device in summary.devices] == [(1, "Second"), (0, "")]
+    assert summary.streams == 3

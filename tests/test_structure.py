@@ -89,10 +89,54 @@ def test_a_kernel_that_the_profiler_lost_makes_the_trace_unusable(
 def test_a_step_that_launched_something_else_is_not_averaged_in(
     without: Callable[[Path, Callable[[Event], bool]], Path],
 ) -> None:
-    """The first step without its first kernel nor that kernel's launch: it launched three."""
+    """The first step without its first kernel, that kernel's launch, and its op: it launched three."""
     gone = kernels(GEGLU)[0]["args"]["correlation"]
-    changed = without(GEGLU, lambda event: event.get("args", {}).get("correlation") == gone)
-    assert len(structure(changed).kernels) == 4
+    op = min((each for each in events(GEGLU) if each["name"] == "aten::mm"), key=lambda each: each["ts"])
+
+    def dropped(event: Event) -> bool:
+        return event == op or event.get("args", {}).get("correlation") == gone
+
+    assert len(structure(without(GEGLU, dropped)).kernels) == 4
+
+
+def test_a_launch_lost_with_its_kernel_makes_the_trace_unusable(
+    without: Callable[[Path, Callable[[Event], bool]], Path],
+) -> None:
+    gone = kernels(GEGLU)[0]["args"]["correlation"]
+    with pytest.raises(NotMeasurable, match="an op launched nothing that launched a kernel in another step"):
+        structure(without(GEGLU, lambda event: event.get("args", {}).get("correlation") == gone))
+
+
+def test_a_step_that_launched_nothing_among_others_makes_the_trace_unusable(
+    without: Callable[[Path, Callable[[Event], bool]], Path],
+) -> None:
+    """All of the last step's rows but its mark are gone: no row disagrees with another."""
+    mark = next(each for each in events(GEGLU) if each["name"] == "kernelperf_step#9" and "dur" in each)
+    launched = {
+        each["args"]["correlation"]
+        for each in events(GEGLU)
+        if "correlation" in each.get("args", {}) and within(each, mark)
+    }
+
+    def dropped(event: Event) -> bool:
+        gone = event.get("args", {}).get("correlation") in launched
+        return gone or (within(event, mark) and event["name"] != mark["name"])
+
+    with pytest.raises(NotMeasurable, match="kernelperf_step#9 launched no kernels, the other steps did"):
+        structure(without(GEGLU, dropped))
+
+
+def test_a_kernel_without_times_makes_the_trace_unusable(tmp_path: Path) -> None:
+    trace = json.loads(gzip.decompress(GEGLU.read_bytes()))
+    next(each for each in trace["traceEvents"] if each.get("cat") == "kernel").update(ts=0, dur=0)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    with pytest.raises(NotMeasurable, match="1 kernel without a start time"):
+        structure(path)
+
+
+def within(event: Event, mark: Event) -> bool:
+    return mark["ts"] <= event.get("ts", 0) < mark["ts"] + mark["dur"] and event.get("pid") == mark["pid"]
 
 
 def test_a_trace_must_hold_every_step_that_was_recorded() -> None:

@@ -57,12 +57,14 @@ def _aligned(
 def _paired(
     before: Sequence[KernelRecord], now: Sequence[KernelRecord], before_position: int, now_position: int
 ) -> Iterator[tuple[int, KernelRecord | None, KernelRecord | None]]:
-    """Pair what stands between two matches: the same name under another op first, then the same role."""
+    """Pair what stands between two matches: by name under another op, by role and op, then by role."""
     left = dict(enumerate(before))
     partner: dict[int, KernelRecord] = {}
-    for alike in (_same_name, _same_role):
+    likenesses = [_same_name, _same_role_and_op]
+    likenesses += [_same_role] if len(before) == len(now) else []
+    for alike in likenesses:
         for index, kernel in enumerate(now):
-            if index in partner or (alike is _same_role and len(before) != len(now)):
+            if index in partner:
                 continue
             found = next((i for i, old in left.items() if alike(old, kernel)), None)
             if found is not None:
@@ -115,6 +117,10 @@ def _identity(kernel: KernelRecord) -> tuple[str, str]:
 
 def _same_name(before: KernelRecord, now: KernelRecord) -> bool:
     return portable_name(before.name) == portable_name(now.name)
+
+
+def _same_role_and_op(before: KernelRecord, now: KernelRecord) -> bool:
+    return before.role == now.role and portable_name(before.op) == portable_name(now.op)
 
 
 def _same_role(before: KernelRecord, now: KernelRecord) -> bool:

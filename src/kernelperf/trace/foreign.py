@@ -32,7 +32,7 @@ _TOOLS = (
     (rb'"nodes"\s*:\s*\[', "a PyTorch execution trace (it has `nodes`)"),
     (rb'"benchmarks"\s*:\s*\[', "pytest-benchmark's JSON (of a recording, name the folder)"),
     (rb'"segments"\s*:\s*\[', "a memory snapshot of torch"),
-    (rb"\A\s*\[\s*\[", "a memory timeline of torch"),
+    (rb"\A\s*\[\s*\[\s*\d", "a memory timeline of torch"),
 )
 _LOOKED_AT_BYTES = 1 << 20
 

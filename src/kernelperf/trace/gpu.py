@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
 
 from kernelperf.trace import Kernel, RuntimeCall, Transfer
-from kernelperf.trace.chrome import Contents, GpuArgs, decode_args, decode_raw
+from kernelperf.trace.chrome import Contents, GpuArgs, decode_all_args, decode_raw
 from kernelperf.trace.host import Host, Ops
 from kernelperf.trace.roles import RoleRules, role_of
 
@@ -24,16 +25,22 @@ class Gpu:
         self._contents = contents
         self._launches = host.launches
         self._rules = rules
-        self.kernels: tuple[Kernel, ...] = _in_launch_order([self._kernel(row) for row in rows["kernel"]])
+        self.kernels: tuple[Kernel, ...] = _in_launch_order(
+            [self._kernel(*each) for each in self._with_args(rows["kernel"])]
+        )
         kinds: tuple[Literal["memset", "memcpy"], ...] = ("memset", "memcpy")
         self.transfers: tuple[Transfer, ...] = _in_launch_order(
-            [self._transfer(row, kind) for kind in kinds for row in rows[f"gpu_{kind}"]]
+            [self._transfer(kind, *each) for kind in kinds for each in self._with_args(rows[f"gpu_{kind}"])]
         )
 
-    def _kernel(self, position: int) -> Kernel:
+    def _with_args(self, rows: list[int]) -> Iterator[tuple[int, GpuArgs]]:
+        contents = self._contents
+        args = decode_all_args([contents.rows[position] for position in rows], GpuArgs, contents.path)
+        return zip(rows, args, strict=True)
+
+    def _kernel(self, position: int, args: GpuArgs) -> Kernel:
         contents = self._contents
         row = contents.rows[position]
-        args = decode_args(row, GpuArgs, contents.path)
         launch = self._launches.get(args.correlation) if args.correlation is not None else None
         return Kernel(
             name=row.name,
@@ -50,13 +57,11 @@ class Gpu:
             launch=launch,
         )
 
-    def _transfer(self, position: int, kind: Literal["memset", "memcpy"]) -> Transfer:
+    def _transfer(self, kind: Literal["memset", "memcpy"], position: int, args: GpuArgs) -> Transfer:
         contents = self._contents
-        row = contents.rows[position]
-        args = decode_args(row, GpuArgs, contents.path)
         return Transfer(
             kind=kind,
-            name=row.name,
+            name=contents.rows[position].name,
             start_ns=contents.starts_ns[position],
             duration_ns=contents.durations_ns[position],
             size_bytes=int(args.size_bytes or 0),

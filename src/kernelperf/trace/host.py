@@ -16,7 +16,14 @@ import msgspec
 import numpy as np
 
 from kernelperf.trace import Op, RuntimeCall
-from kernelperf.trace.chrome import CallArgs, Contents, OpArgs, decode_args, decode_raw
+from kernelperf.trace.chrome import (
+    CallArgs,
+    Contents,
+    OpArgs,
+    decode_all_args,
+    decode_args,
+    decode_raw,
+)
 
 _NO_OP = -1
 
@@ -38,7 +45,8 @@ class Host:
         self._by_external_id: dict[int, int] | None = None
         around = _nested(contents, ordered, call_rows)
         self._parents = around[: len(ordered)]
-        calls = zip(call_rows, around[len(ordered) :], strict=True)
+        args = decode_all_args([contents.rows[position] for position in call_rows], CallArgs, self._path)
+        calls = zip(call_rows, around[len(ordered) :], args, strict=True)
         self.calls = tuple(
             sorted((self._call(contents, *call) for call in calls), key=lambda call: call.start_ns)
         )
@@ -81,9 +89,8 @@ class Host:
         first = bisect_left(self._starts_ns, start_ns)
         return Ops(self, range(first, max(first, bisect_left(self._starts_ns, end_ns))))
 
-    def _call(self, contents: Contents, position: int, around: int) -> RuntimeCall:
+    def _call(self, contents: Contents, position: int, around: int, args: CallArgs) -> RuntimeCall:
         row = contents.rows[position]
-        args = decode_args(row, CallArgs, contents.path)
         if around == _NO_OP and args.external_id is not None and self._rows:
             around = self._of_external_id(args.external_id)
         return RuntimeCall(
@@ -98,7 +105,7 @@ class Host:
     def _of_external_id(self, external_id: int) -> int:
         """Return the op that the profiler itself says has launched, for a thread that recorded none."""
         if self._by_external_id is None:
-            ids = (decode_args(row, OpArgs, self._path).external_id for row in self._rows)
+            ids = [args.external_id for args in decode_all_args(self._rows, OpArgs, self._path)]
             found = {key: index for index, key in enumerate(ids) if key is not None}
             self._by_external_id = found
         return self._by_external_id.get(external_id, _NO_OP)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 from kernelperf.trace import Kernel, Problem, RuntimeCall, Step, Transfer
 from kernelperf.trace.silence import Silence, silenced_steps
 
-# Calls that put exactly one kernel on a stream: on CUDA cudaLaunchKernel(ExC), cuLaunchKernel(Ex) and the
-# cooperative ones; on ROCm hipLaunchKernel, hip(Ext|Hcc)ModuleLaunchKernel and hipLaunchByPtr.
-_KERNEL_LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel(?!s|MultiDevice)\w*|hipLaunchByPtr")
 # Those that may let their kernel begin before the one before it ends (programmatic dependent launch).
 _MAY_BEGIN_EARLY = re.compile(r"(?:cuda|cu)LaunchKernelEx\w*")
-_CUDA_LAUNCH = re.compile(r"(?:cuda|cu)\w*Launch\w*")
 # The profiler's clock counts in steps of 32 ns on an H200; in its traces no other kernels overlapped at all.
 _CLOCK_ERROR_NS = 64
 _DROPPED = re.compile(r"drop|lost|out of (?:gpu )?buffer|overflow", re.IGNORECASE)
 _SHOWN_STEPS = 5
+
+
+# A step's kernels in launch order: name, grid, block.
+Launched: TypeAlias = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,12 @@ class Evidence:
 
 def problems(found: Evidence) -> tuple[Problem, ...]:
     """Return every problem found, the gravest scope first."""
+    orders = {launched(step) for step in found.steps}
     return (
         *_lost_kernels(found),
         *_lost_launches(found),
         *_shared_launches(found.kernels),
-        *_silence(found),
+        *_silence(found, orders),
         *_dropped(found.log_lines),
         *_marks_without_work(found),
         *_missing_marks(found.marks),
@@ -66,15 +68,15 @@ def problems(found: Evidence) -> tuple[Problem, ...]:
         *_overlaps(found.kernels),
         *_overlapping_marks(found.marks),
         *_steps_by_time(found),
-        *_differing_steps(found.steps),
+        *_differing_steps(found.steps, orders),
         *_earlier_steps(found.marks),
         *_kernels_between_steps(found),
     )
 
 
-def launched(step: Step) -> tuple[tuple[object, ...], ...]:
+def launched(step: Step) -> Launched:
     """Return what a step launched: steps that agree in it are alike."""
-    return tuple((kernel.name, kernel.grid, kernel.block) for kernel in step.kernels)
+    return tuple([(kernel.name, kernel.grid, kernel.block) for kernel in step.kernels])
 
 
 def _lost_kernels(found: Evidence) -> Iterator[Problem]:
@@ -82,7 +84,7 @@ def _lost_kernels(found: Evidence) -> Iterator[Problem]:
         yield Problem("no-kernels", "trace", "the trace has no kernels: it proves nothing about the GPU")
     ran = {kernel.correlation for kernel in found.kernels}
     moved = {transfer.launch.correlation for transfer in found.transfers if transfer.launch}
-    launches = [call for call in found.launches.values() if _launches_kernels(call)]
+    launches = [call for call in found.launches.values() if call.launches_kernels]
     launches.sort(key=lambda call: call.start_ns)
     lost = [
         call.correlation not in ran and not (call.is_graph and call.correlation in moved) for call in launches
@@ -96,10 +98,6 @@ def _lost_kernels(found: Evidence) -> Iterator[Problem]:
             "the trace lost kernels",
             sum(lost),
         )
-
-
-def _launches_kernels(call: RuntimeCall) -> bool:
-    return call.is_graph or _KERNEL_LAUNCH.fullmatch(call.name) is not None
 
 
 def _where(lost: Sequence[bool]) -> str:
@@ -142,7 +140,7 @@ def _shared_launches(kernels: Sequence[Kernel]) -> Iterator[Problem]:
     launches = Counter(
         kernel.correlation
         for kernel in kernels
-        if kernel.launch and not kernel.launch.is_graph and _launches_kernels(kernel.launch)
+        if kernel.launch and not kernel.launch.is_graph and kernel.launch.launches_kernels
     )
     extra = launches.total() - len(launches)
     if extra:
@@ -155,10 +153,10 @@ def _shared_launches(kernels: Sequence[Kernel]) -> Iterator[Problem]:
         )
 
 
-def _silence(found: Evidence) -> Iterator[Problem]:
+def _silence(found: Evidence, orders: Set[Launched]) -> Iterator[Problem]:
     """Launches that are lost together with their kernels; torch's own rows of the ops are left."""
     silence = found.silence
-    steps = silenced_steps(found.steps) if len({launched(step) for step in found.steps}) > 1 else ()
+    steps = silenced_steps(found.steps) if len(orders) > 1 else ()
     names = ", ".join(silence.names[:_SHOWN_STEPS])
     if silence.after_the_end:
         yield Problem(
@@ -172,8 +170,8 @@ def _silence(found: Evidence) -> Iterator[Problem]:
         yield Problem(
             "silent-steps",
             "trace",
-            f"{_several(len(steps), 'step')} ({', '.join(steps[:_SHOWN_STEPS])}) in which an op made no "
-            "runtime call that launched a kernel in another step: the trace lost launches and kernels",
+            f"{_several(len(steps), 'step')} ({', '.join(steps[:_SHOWN_STEPS])}) in which an op launched "
+            "nothing that launched a kernel in another step: the trace lost launches and kernels",
             len(steps),
         )
     elif silence.elsewhere:
@@ -246,7 +244,7 @@ def _overlaps(kernels: Sequence[Kernel]) -> Iterator[Problem]:
     """On one stream a kernel begins when the one before has ended, unless its launch says otherwise."""
     streams: dict[tuple[int, int], list[Kernel]] = defaultdict(list)
     for kernel in kernels:
-        if kernel.start_ns > 0 and kernel.launch is not None and _CUDA_LAUNCH.match(kernel.launch.name):
+        if kernel.start_ns > 0 and kernel.launch is not None and kernel.launch.name.startswith("cu"):
             streams[kernel.device, kernel.stream].append(kernel)
     wrong = sum(_overlaps_wrongly(*pair) for stream in streams.values() for pair in pairwise(stream))
     if wrong:
@@ -260,11 +258,12 @@ def _overlaps(kernels: Sequence[Kernel]) -> Iterator[Problem]:
 
 
 def _overlaps_wrongly(before: Kernel, now: Kernel) -> bool:
+    if now.start_ns + _CLOCK_ERROR_NS >= before.start_ns + before.duration_ns:
+        return False
     if now.launch is None or now.launch.is_graph:  # a graph's branches may run side by side
         return False
-    if _MAY_BEGIN_EARLY.fullmatch(now.launch.name):
-        return now.start_ns + _CLOCK_ERROR_NS < before.start_ns
-    return now.start_ns + _CLOCK_ERROR_NS < before.start_ns + before.duration_ns
+    early = _MAY_BEGIN_EARLY.fullmatch(now.launch.name) is not None
+    return not early or now.start_ns + _CLOCK_ERROR_NS < before.start_ns
 
 
 def _overlapping_marks(marks: Marks) -> Iterator[Problem]:
@@ -288,8 +287,7 @@ def _steps_by_time(found: Evidence) -> Iterator[Problem]:
         )
 
 
-def _differing_steps(steps: Sequence[Step]) -> Iterator[Problem]:
-    orders = {launched(step) for step in steps}
+def _differing_steps(steps: Sequence[Step], orders: Set[Launched]) -> Iterator[Problem]:
     if len(orders) < 2:
         return
     kinds = {frozenset(Counter(order).items()) for order in orders}

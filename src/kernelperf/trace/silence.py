@@ -1,4 +1,4 @@
-"""Ops that made no runtime call where others like them launched kernels: what was lost with its launches.
+"""Ops that launched nothing where others like them launched kernels: what was lost with its launches.
 
 When CUPTI has no buffer left it drops launches and kernels alike, and no pair of rows disagrees any more.
 Only the ops, which torch itself records, still tell that something ran.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernelperf.trace import Kernel, RuntimeCall, Step
+from kernelperf.trace import Kernel, Op, RuntimeCall, Step
 from kernelperf.trace.host import Host, Ops
 
 
@@ -46,9 +46,10 @@ def silent_ops(host: Host, kernels: Iterable[Kernel]) -> Silence:
 
 
 def silenced_steps(steps: Sequence[Step]) -> tuple[str, ...]:
-    """Return the names of steps in which an op made no runtime call that launched a kernel in another step.
+    """Return the names of steps in which an op launched nothing that launched a kernel in another step.
 
-    Steps are held against each other op by op, where they have the same ops in the same order.
+    Steps are held against each other op by op, where they have the same ops, of the same shapes, in the same
+    order.
     """
     alike: dict[tuple[str, ...], list[Step]] = {}
     for step in steps:
@@ -59,11 +60,19 @@ def silenced_steps(steps: Sequence[Step]) -> tuple[str, ...]:
 
 
 def _silenced(steps: Sequence[Step]) -> Iterable[Step]:
-    launched = {place for step in steps for place in _places(step, _launching(step.kernels))}
+    launching = {place: step for step in steps for place in _places(step, _launching(step.kernels))}
     for step in steps:
-        calling = {index for call in step.runtime_calls for index in _indices(call.ops)}
-        if launched - set(_places(step, calling)):
+        calls = [call for call in step.runtime_calls if call.launches_kernels and len(call.ops)]
+        calling = set(_places(step, (_indices(call.ops)[-1] for call in calls)))
+        if any(
+            place not in calling and _alike(step.ops[place], other.ops[place])
+            for place, other in launching.items()
+        ):
             yield step
+
+
+def _alike(one: Op, other: Op) -> bool:
+    return (one.input_dims, one.input_types) == (other.input_dims, other.input_types)
 
 
 def _places(step: Step, indices: Iterable[int]) -> list[int]:
