@@ -57,7 +57,7 @@ def base(tmp_path: Path) -> Path:
 def test_the_command_needs_no_torch() -> None:
     code = "import sys, kernelperf.cli; assert 'torch' not in sys.modules; kernelperf.cli.main(['--help'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("list", "compare", "accept"):
+    for command in ("list", "facts", "compare", "accept"):
         assert f"\n  {command} " in done.stdout
 
 

@@ -100,10 +100,7 @@ def test_the_gpu_alone_has_no_ops_and_no_steps() -> None:
 
 def test_kernels_that_begin_early_by_leave_may_overlap() -> None:
     kernels = read("programmatic_launch").kernels
-    overlaps = [
-        before.start_ns + before.duration_ns - now.start_ns
-        for before, now in pairwise(kernels)
-    ]
+    overlaps = [before.start_ns + before.duration_ns - now.start_ns for before, now in pairwise(kernels)]
     assert max(overlaps) > 300
 
 
