@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernelperf.errors import KernelperfError, NotMeasurable, UnusableInput
+from kernelperf.errors import KernelperfError, NotDeterminable, NotMeasurable, UnusableInput
 from kernelperf.workload import Subject, Unavailable, workload
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GuardedWorkload",
     "KernelperfError",
+    "NotDeterminable",
     "NotMeasurable",
     "Subject",
     "Unavailable",

@@ -11,3 +11,10 @@ class UnusableInput(KernelperfError):
 
 class NotMeasurable(KernelperfError):
     """The evidence can't answer the question: no kernels, no ops, or times that can't be right."""
+
+
+class NotDeterminable(NotMeasurable):
+    """The trace can't know, however whole it is: a CUDA graph hides the ops, or there are no host rows.
+
+    A test that raises it neither passes nor fails: it skips with the reason, and is counted.
+    """

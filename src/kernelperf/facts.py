@@ -1,7 +1,8 @@
 """A Step → values to assert: roles, which op launched what, folded bias, fused ops, logical bytes.
 
-Each fact is one function.  Where the trace can't answer (no kernels, no such op, a CUDA graph that hides
-the ops) it raises `NotMeasurable`: a fact about what isn't there proves nothing.
+Each fact is one function.  Where the trace can't answer (no kernels, no such op) it raises `NotMeasurable`: a
+fact about what isn't there proves nothing.  Where no trace could (a CUDA graph hides the ops), it raises
+`NotDeterminable`: a test that asks then neither passes nor fails.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from kernelperf.errors import NotMeasurable
+from kernelperf.errors import NotDeterminable, NotMeasurable
 from kernelperf.protocol import TritonSource
 from kernelperf.recording.records import Counts
 from kernelperf.trace import Kernel, Op, Role, RuntimeCall, Step, Trace
@@ -160,11 +161,11 @@ def counts(step: Step) -> Counts:
 def _ops(step: Step) -> Sequence[Op]:
     """Return the step's ops, where they can be known at all."""
     if any(kernel.launch is not None and kernel.launch.is_graph for kernel in step.kernels):
-        raise NotMeasurable("not determinable: a CUDA graph launched the kernels, and its ops left no rows")
+        raise NotDeterminable("not determinable: a CUDA graph launched the kernels, and its ops left no rows")
     if not step.kernels:
         raise NotMeasurable(f"step {step.name!r} launched no kernels: it proves nothing about the GPU")
     if not step.ops:
-        raise NotMeasurable(
+        raise NotDeterminable(
             "not determinable: the trace has no host rows (profile with ProfilerActivity.CPU)"
         )
     return step.ops

@@ -26,6 +26,7 @@ class Outcomes:
 
     ended: dict[str, str] = field(default_factory=dict)
     disagreeing: set[str] = field(default_factory=set)  # with the baseline: no fact of the workload's own
+    undetermined: set[str] = field(default_factory=set)  # what they assert no trace can know
 
     def note(self, test: str, outcome: str) -> None:
         """Take in one phase of a test; the worst phase counts."""
@@ -65,7 +66,7 @@ def close(session: Session, outcomes: Outcomes, *, complete: bool) -> Closing:
     return Closing(
         errors=() if session.options.advisory else tuple(error for error in errors if error),
         notes=tuple(f"{name}: in the baseline, but declared nowhere any more" for name in absent.missing),
-        last_line=_last_line(session, absent),
+        last_line=_last_line(session, absent, len(outcomes.undetermined)),
         acceptance=acceptance,
     )
 
@@ -200,7 +201,7 @@ def _nothing_compared(session: Session) -> str:
     return f"{told} ({'; '.join(counted)}); {remedy}"
 
 
-def _last_line(session: Session, absent: AbsentFromRun) -> str:
+def _last_line(session: Session, absent: AbsentFromRun, undetermined: int) -> str:
     judged = {demand.workload for demand in session.comparisons}
     withheld = Counter(each.label for each in session.withheld.values())
     others = [
@@ -208,6 +209,7 @@ def _last_line(session: Session, absent: AbsentFromRun) -> str:
         *withheld.items(),
         ("not selected", len(absent.not_selected)),
         ("missing", len(absent.missing)),
+        ("not determinable", undetermined),
     ]
     if session.source.kind == "none":
         told = "".join(f"; {number} {label}" for label, number in others if number)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kernelperf.errors import NotDeterminable
 from kernelperf.guarded import Disagreement
 from kernelperf.plugin.closing import Closing, Outcomes, close
 from kernelperf.plugin.device_clock import forgive_unused
@@ -55,6 +56,8 @@ class State:
         use = self._uses.get(item.nodeid)
         if use is None:
             return
+        if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, NotDeterminable):
+            self._undetermined(use, report, str(call.excinfo.value))
         _locate_skip(item, report)
         if report.failed:
             forgive_unused(item)
@@ -116,6 +119,13 @@ class State:
             return f"{table}\n{self.session.baseline.why_not(name)}"
         changed = changes_text(compared) or "nothing"
         return f"{table}\nchanged against the baseline {self.session.baseline.folder}:\n{changed}"
+
+    def _undetermined(self, use: Use, report: pytest.TestReport, reason: str) -> None:
+        """Let a fact that the trace can't know neither pass nor fail; ``--kperf-strict`` fails it."""
+        self._outcomes.undetermined.add(use.test)
+        if not self.session.options.strict:
+            report.outcome = "skipped"
+            report.longrepr = (str(Path(__file__)), 1, f"Skipped: {reason}")
 
     def _advise(self, use: Use, report: pytest.TestReport) -> None:
         """Turn a failure into an expected one: reported, and failing nothing."""
