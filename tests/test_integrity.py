@@ -199,3 +199,9 @@ def test_a_step_whose_op_is_silent_lost_something(tmp_path: Path) -> None:
     assert found["silent-steps"] == ("trace", 1)
     whole = [mark_row("mlp#0", 9, 8), *add(10, 1), mark_row("mlp#1", 19, 8), *add(20, 2), end(50)]
     assert codes(read_trace(made(tmp_path, whole), mark="mlp")) == {}
+
+
+def test_files_of_two_processes_in_one(tmp_path: Path) -> None:
+    rows = launched_kernel("k", 1, 100, 5, 1)
+    other = [{**row, "pid": 2} for row in launched_kernel("other", 11, 110, 5, 2)]
+    assert codes(read_trace(made(tmp_path, [*rows, *other]))) == {"several-processes": ("trace", 2)}

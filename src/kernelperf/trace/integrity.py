@@ -51,6 +51,7 @@ class Evidence:
     marks: Marks
     silence: Silence
     log_lines: Sequence[str]
+    processes: int = 1  # that made runtime calls
 
 
 def problems(found: Evidence) -> tuple[Problem, ...]:
@@ -60,6 +61,7 @@ def problems(found: Evidence) -> tuple[Problem, ...]:
         *_lost_kernels(found),
         *_lost_launches(found),
         *_shared_launches(found.kernels),
+        *_several_processes(found.processes),
         *_silence(found, orders),
         *_dropped(found.log_lines),
         *_marks_without_work(found),
@@ -150,6 +152,18 @@ def _shared_launches(kernels: Sequence[Kernel]) -> Iterator[Problem]:
             f"{_several(extra, 'kernel')} more than there are launches: rows of several sessions or "
             "processes are mixed, or doubled",
             extra,
+        )
+
+
+def _several_processes(processes: int) -> Iterator[Problem]:
+    """Each process counts correlations by itself, so that those of two can't be told apart."""
+    if processes > 1:
+        yield Problem(
+            "several-processes",
+            "trace",
+            f"runtime calls of {processes} processes: files were merged, and which call launched which "
+            "kernel can't be told; read them one by one",
+            processes,
         )
 
 

@@ -59,7 +59,8 @@ def read_trace(path: Path, *, mark: str | None = None, rules: RoleRules = DEFAUL
     marks = _marks(contents, rows["user_annotation"], mark)
     marked = {mark.row for mark in marks}
     ops = [row for category in _OP_CATEGORIES for row in rows[category] if row not in marked]
-    host = Host(contents, ops, [row for category in _CALL_CATEGORIES for row in rows[category]])
+    calls = [row for category in _CALL_CATEGORIES for row in rows[category]]
+    host = Host(contents, ops, calls)
     gpu = Gpu(contents, rows, host, rules)
     found = _about(marks, contents, rows["gpu_user_annotation"])
     steps = () if found.overlapping else _steps(marks, host, gpu)
@@ -71,6 +72,7 @@ def read_trace(path: Path, *, mark: str | None = None, rules: RoleRules = DEFAUL
         marks=found,
         silence=silent_ops(host, gpu.kernels),
         log_lines=contents.log_lines,
+        processes=len({contents.rows[row].pid for row in calls}),
     )
     return Trace(
         ops=host.ops,
