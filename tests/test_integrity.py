@@ -205,3 +205,12 @@ def test_files_of_two_processes_in_one(tmp_path: Path) -> None:
     rows = launched_kernel("k", 1, 100, 5, 1)
     other = [{**row, "pid": 2} for row in launched_kernel("other", 11, 110, 5, 2)]
     assert codes(read_trace(made(tmp_path, [*rows, *other]))) == {"several-processes": ("trace", 2)}
+
+
+def test_a_mark_that_was_asked_for_and_isnt_there(tmp_path: Path) -> None:
+    rows = [mark_row("block", 1, 50), *launched_kernel("k", 2, 100, 5, 1)]
+    trace = read_trace(made(tmp_path, rows), mark="blok")
+    assert codes(trace) == {"mark-absent": ("step", 1)}
+    assert trace.problems[0].message.endswith(
+        "named 'blok' or 'blok#N', so there are no steps; it has 'block'"
+    )

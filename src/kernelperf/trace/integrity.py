@@ -37,6 +37,8 @@ class Marks:
     ours: bool = False
     contiguous: bool = False
     overlapping: int = 0
+    asked_for: str = ""  # a name that was asked for and isn't there
+    others: tuple[str, ...] = ()  # what is there instead
     on_gpu: frozenset[str] = frozenset()
 
 
@@ -68,6 +70,7 @@ def problems(found: Evidence) -> tuple[Problem, ...]:
         *_missing_marks(found.marks),
         *_times(found.kernels),
         *_overlaps(found.kernels),
+        *_absent_mark(found.marks),
         *_overlapping_marks(found.marks),
         *_steps_by_time(found),
         *_differing_steps(found.steps, orders),
@@ -278,6 +281,17 @@ def _overlaps_wrongly(before: Kernel, now: Kernel) -> bool:
         return False
     early = _MAY_BEGIN_EARLY.fullmatch(now.launch.name) is not None
     return not early or now.start_ns + _CLOCK_ERROR_NS < before.start_ns
+
+
+def _absent_mark(marks: Marks) -> Iterator[Problem]:
+    if marks.asked_for:
+        others = ", ".join(map(repr, marks.others[:_SHOWN_STEPS])) or "none"
+        yield Problem(
+            "mark-absent",
+            "step",
+            f"no annotation on the host is named {marks.asked_for!r} or {marks.asked_for + '#N'!r}, so there "
+            f"are no steps; it has {others}",
+        )
 
 
 def _overlapping_marks(marks: Marks) -> Iterator[Problem]:

@@ -62,7 +62,7 @@ def read_trace(path: Path, *, mark: str | None = None, rules: RoleRules = DEFAUL
     calls = [row for category in _CALL_CATEGORIES for row in rows[category]]
     host = Host(contents, ops, calls)
     gpu = Gpu(contents, rows, host, rules)
-    found = _about(marks, contents, rows["gpu_user_annotation"])
+    found = _about(marks, contents, rows, mark)
     steps = () if found.overlapping else _steps(marks, host, gpu)
     evidence = Evidence(
         kernels=gpu.kernels,
@@ -106,15 +106,20 @@ def _mark(contents: Contents, row: int) -> Mark:
     return Mark(start_ns, start_ns + contents.durations_ns[row], contents.rows[row].name, row)
 
 
-def _about(marks: Sequence[Mark], contents: Contents, gpu_annotations: Sequence[int]) -> Marks:
+def _about(
+    marks: Sequence[Mark], contents: Contents, rows: dict[str | None, list[int]], asked_for: str | None
+) -> Marks:
     """Return what the integrity of a trace needs to know of its marks."""
+    annotations = (contents.rows[row].name for row in rows["user_annotation"])
     numbers = [mark.number for mark in marks]
     return Marks(
         numbered=tuple(sorted({number for number in numbers if number is not None})),
         ours=bool(marks) and _OUR_STEP.fullmatch(marks[0].name) is not None,
         contiguous=bool(marks) and _PROFILER_STEP.fullmatch(marks[0].name) is not None,
         overlapping=sum(now.start_ns < before.end_ns for before, now in pairwise(marks)),
-        on_gpu=frozenset(contents.rows[row].name for row in gpu_annotations),
+        asked_for=asked_for if asked_for and not marks else "",
+        others=() if marks else tuple(dict.fromkeys(annotations)),
+        on_gpu=frozenset(contents.rows[row].name for row in rows["gpu_user_annotation"]),
     )
 
 
