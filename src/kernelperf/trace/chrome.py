@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -99,12 +99,15 @@ class DeviceRow(Struct, gc=False):
     sm_count: int | None = field(default=None, name="numSms")
 
 
+Times: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
 class Contents(Struct, gc=False):
     """What a file holds; a time that is missing or can't be read is None in ``rows`` and 0 here."""
 
     rows: list[Any]  # of Row
-    starts_ns: list[int]
-    durations_ns: list[int]
+    starts_ns: Times
+    durations_ns: Times
     devices: list[DeviceRow]
     log_lines: list[str]
     path: Path
@@ -158,7 +161,10 @@ def read_rows(path: Path) -> Contents:
     times = _exact(contents.rows)
     if times is None:
         contents = _decode(path, text, _DECIMALS)
-        times = [_to_ns(row.ts) for row in contents.rows], [_to_ns(row.dur) for row in contents.rows]
+        times = (
+            np.array([_to_ns(row.ts) for row in contents.rows], dtype=np.int64),
+            np.array([_to_ns(row.dur) for row in contents.rows], dtype=np.int64),
+        )
     contents.starts_ns, contents.durations_ns = times
     return contents
 
@@ -239,7 +245,8 @@ def _contents(path: Path, events: list[Any], devices: list[DeviceRow], log_lines
             f"{path}: its kernels are pairs of begin and end rows (ph 'B'), which torch.profiler doesn't "
             f"write: another tool converted it; {RECORD_AGAIN}"
         )
-    return Contents(rows, [], [], devices, log_lines, path)
+    unknown = np.zeros(0, dtype=np.int64)
+    return Contents(rows, unknown, unknown, devices, log_lines, path)
 
 
 def _foreign(path: Path, text: bytes, otherwise: str) -> UnusableInput:
@@ -279,7 +286,7 @@ def _listed(categories: set[str | None]) -> str:
     return ", ".join(repr(category) for category in sorted(categories, key=str)[:5])
 
 
-def _exact(rows: list[Any]) -> tuple[list[int], list[int]] | None:
+def _exact(rows: list[Any]) -> tuple[Times, Times] | None:
     """Return starts and durations, or None where doubles can't hold them to the nanosecond."""
     columns = [_column([row.ts for row in rows]), _column([row.dur for row in rows])]
     if any(not np.all(np.abs(column) < _EXACT_BELOW_US) for column in columns):
@@ -295,10 +302,11 @@ def _column(times_us: list[float | None]) -> np.ndarray[Any, np.dtype[np.float64
         return np.array([0.0 if time is None else time for time in times_us], dtype=np.float64)
 
 
-def _whole_ns(times_us: np.ndarray[Any, np.dtype[np.float64]]) -> list[int]:
+def _whole_ns(times_us: np.ndarray[Any, np.dtype[np.float64]]) -> Times:
     whole = np.floor(times_us)
-    nanoseconds = whole.astype(np.int64) * 1000 + np.rint((times_us - whole) * 1000).astype(np.int64)
-    return list(nanoseconds.tolist())
+    nanoseconds: Times = whole.astype(np.int64) * 1000
+    nanoseconds += np.rint((times_us - whole) * 1000).astype(np.int64)
+    return nanoseconds
 
 
 def _to_ns(time_us: Decimal | None) -> int:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from kernelperf.trace import Kernel, RuntimeCall, Transfer
 from kernelperf.trace.chrome import Contents, GpuArgs, decode_all_args, decode_raw
@@ -33,37 +34,44 @@ class Gpu:
             [self._transfer(kind, *each) for kind in kinds for each in self._with_args(rows[f"gpu_{kind}"])]
         )
 
-    def _with_args(self, rows: list[int]) -> Iterator[tuple[int, GpuArgs]]:
-        contents = self._contents
-        args = decode_all_args([contents.rows[position] for position in rows], GpuArgs, contents.path)
-        return zip(rows, args, strict=True)
+    def _with_args(self, positions: list[int]) -> Iterator[tuple[Any, int, int, GpuArgs]]:
+        """Return row, start, duration and args of each."""
+        contents, columns = self._contents, np.array(positions, dtype=np.intp)
+        rows = [contents.rows[position] for position in positions]
+        return zip(
+            rows,
+            contents.starts_ns[columns].tolist(),
+            contents.durations_ns[columns].tolist(),
+            decode_all_args(rows, GpuArgs, contents.path),
+            strict=True,
+        )
 
-    def _kernel(self, position: int, args: GpuArgs) -> Kernel:
-        contents = self._contents
-        row = contents.rows[position]
+    def _kernel(self, row: Any, start_ns: int, duration_ns: int, args: GpuArgs) -> Kernel:
+        path = self._contents.path
         launch = self._launches.get(args.correlation) if args.correlation is not None else None
         return Kernel(
             name=row.name,
             role=role_of(row.name, _op_names(launch), self._rules),
-            start_ns=contents.starts_ns[position],
-            duration_ns=contents.durations_ns[position],
+            start_ns=start_ns,
+            duration_ns=duration_ns,
             device=_number(args.device if args.device is not None else row.pid),
             stream=_number(args.stream if args.stream is not None else row.tid),
             correlation=_NO_CORRELATION if args.correlation is None else args.correlation,
-            grid=decode_raw(row, args.grid, _numbers, contents.path),
-            block=decode_raw(row, args.block, _numbers, contents.path),
+            grid=decode_raw(row, args.grid, _numbers, path),
+            block=decode_raw(row, args.block, _numbers, path),
             registers=int(args.registers or 0),
             shared_memory_bytes=int(args.shared_memory or 0),
             launch=launch,
         )
 
-    def _transfer(self, kind: Literal["memset", "memcpy"], position: int, args: GpuArgs) -> Transfer:
-        contents = self._contents
+    def _transfer(
+        self, kind: Literal["memset", "memcpy"], row: Any, start_ns: int, duration_ns: int, args: GpuArgs
+    ) -> Transfer:
         return Transfer(
             kind=kind,
-            name=contents.rows[position].name,
-            start_ns=contents.starts_ns[position],
-            duration_ns=contents.durations_ns[position],
+            name=row.name,
+            start_ns=start_ns,
+            duration_ns=duration_ns,
             size_bytes=int(args.size_bytes or 0),
             launch=self._launches.get(args.correlation) if args.correlation is not None else None,
         )

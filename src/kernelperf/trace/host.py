@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import msgspec
 import numpy as np
@@ -28,6 +28,13 @@ from kernelperf.trace.chrome import (
 _NO_OP = -1
 
 
+class _Call(NamedTuple):
+    row: Any
+    start_ns: int
+    end_ns: int
+    around: int  # the index of an op
+
+
 class Host:
     """Ops by the order of their start, who is around whom, and the runtime calls.
 
@@ -36,24 +43,18 @@ class Host:
 
     def __init__(self, contents: Contents, op_rows: list[int], call_rows: list[int]) -> None:
         self._path = contents.path
-        ordered = sorted(op_rows, key=contents.starts_ns.__getitem__)
-        self._rows = [contents.rows[position] for position in ordered]
-        self._starts_ns = [contents.starts_ns[position] for position in ordered]
-        self._durations_ns = [contents.durations_ns[position] for position in ordered]
+        self._rows: list[Any] = []
+        self._starts_ns: list[int] = []
+        self._ends_ns: list[int] = []
+        self._parents: list[int] = []
         self._built: dict[int, Op] = {}
         self._chains: dict[int, Ops] = {}
         self._by_external_id: dict[int, int] | None = None
-        around = _nested(contents, ordered, call_rows)
-        self._parents = around[: len(ordered)]
-        args = decode_all_args([contents.rows[position] for position in call_rows], CallArgs, self._path)
-        calls = zip(call_rows, around[len(ordered) :], args, strict=True)
-        self.calls = tuple(
-            sorted((self._call(contents, *call) for call in calls), key=lambda call: call.start_ns)
-        )
+        self.calls = self._calls(self._nest(contents, op_rows, call_rows))
         self.launches = {
             call.correlation: call for call in reversed(self.calls) if call.correlation is not None
         }
-        self.ops = Ops(self, range(len(ordered)))
+        self.ops = Ops(self, range(len(self._rows)))
 
     def op(self, index: int) -> Op:
         """Return the op of this index."""
@@ -81,7 +82,7 @@ class Host:
             while (index := parents[index]) != _NO_OP:
                 indices.append(index)
             indices.reverse()
-            found = self._chains[indices[-1]] = Ops(self, indices)
+            found = self._chains[indices[-1]] = Ops(self, tuple(indices))
         return found
 
     def between(self, start_ns: int, end_ns: int) -> Ops:
@@ -89,15 +90,44 @@ class Host:
         first = bisect_left(self._starts_ns, start_ns)
         return Ops(self, range(first, max(first, bisect_left(self._starts_ns, end_ns))))
 
-    def _call(self, contents: Contents, position: int, around: int, args: CallArgs) -> RuntimeCall:
-        row = contents.rows[position]
+    def _nest(self, contents: Contents, op_rows: list[int], call_rows: list[int]) -> list[_Call]:
+        """Take in the ops, and return the calls, in the order of their start, each with the op around it.
+
+        Each thread is walked in time, of rows that start together the longest first; at any row, the
+        thread's stack holds the ops around it.
+        """
+        calls: list[_Call] = []
+        starts_ns, ends_ns, parents = self._starts_ns, self._ends_ns, self._parents
+        stacks: dict[object, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for position, start_ns, end_ns, is_op in _in_time(contents, op_rows, call_rows):
+            row = contents.rows[position]
+            stack = stacks[row.pid][row.tid]
+            while stack and ends_ns[stack[-1]] <= start_ns:
+                stack.pop()
+            around = stack[-1] if stack else _NO_OP
+            if not is_op:
+                calls.append(_Call(row, start_ns, end_ns, around))
+                continue
+            stack.append(len(starts_ns))
+            self._rows.append(row)
+            starts_ns.append(start_ns)
+            ends_ns.append(end_ns)
+            parents.append(around)
+        return calls
+
+    def _calls(self, calls: list[_Call]) -> tuple[RuntimeCall, ...]:
+        args = decode_all_args([call.row for call in calls], CallArgs, self._path)
+        return tuple([self._call(*each) for each in zip(calls, args, strict=True)])
+
+    def _call(self, call: _Call, args: CallArgs) -> RuntimeCall:
+        row, start_ns, end_ns, around = call
         if around == _NO_OP and args.external_id is not None and self._rows:
             around = self._of_external_id(args.external_id)
         return RuntimeCall(
             row.name,
             _thread(row.pid, row.tid),
-            contents.starts_ns[position],
-            contents.durations_ns[position],
+            start_ns,
+            end_ns - start_ns,
             args.correlation,
             () if around == _NO_OP else self.chain(around),
         )
@@ -119,7 +149,7 @@ class Host:
             category=row.cat,
             thread=_thread(row.pid, row.tid),
             start_ns=self._starts_ns[index],
-            duration_ns=self._durations_ns[index],
+            duration_ns=self._ends_ns[index] - self._starts_ns[index],
             parent=None if parent == _NO_OP else parent,
             input_dims=decode_raw(row, args.input_dims, _dims, self._path),
             input_types=decode_raw(row, args.input_types, _types, self._path),
@@ -165,38 +195,16 @@ class Ops(Sequence[Op]):
         return hash((id(self._host), tuple(self.indices)))
 
 
-def _nested(contents: Contents, op_rows: list[int], call_rows: list[int]) -> list[int]:
-    """Return, for each row, the index of the innermost op around it on its thread.
-
-    Each thread is walked in time; at any row, the stack holds the ops around it.
-    """
-    positions = [*op_rows, *call_rows]
-    if not positions:
-        return []
-    starts_ns, ends_ns, order = _walk(contents, positions)
-    rows = contents.rows
-    ops = len(op_rows)
-    around = [_NO_OP] * len(positions)
-    stacks: dict[object, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for index in order:
-        row = rows[positions[index]]
-        stack = stacks[row.pid][row.tid]
-        start_ns = starts_ns[index]
-        while stack and ends_ns[stack[-1]] <= start_ns:
-            stack.pop()
-        if stack:
-            around[index] = stack[-1]
-        if index < ops:
-            stack.append(index)
-    return around
-
-
-def _walk(contents: Contents, rows: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """Return starts, ends, and the order in which rows are met: by start, the longest first."""
-    starts = np.array([contents.starts_ns[position] for position in rows])
-    durations = np.array([contents.durations_ns[position] for position in rows])
-    order = np.lexsort((-durations, starts))
-    return starts.tolist(), (starts + durations).tolist(), order.tolist()
+def _in_time(
+    contents: Contents, op_rows: list[int], call_rows: list[int]
+) -> Iterable[tuple[int, int, int, bool]]:
+    """Return position, start, end, and whether it is an op, of each row in the order in which it is met."""
+    positions = np.array([*op_rows, *call_rows], dtype=np.intp)
+    starts_ns, durations_ns = contents.starts_ns[positions], contents.durations_ns[positions]
+    order = np.lexsort((-durations_ns, starts_ns))
+    ends_ns = starts_ns + durations_ns
+    columns = positions[order], starts_ns[order], ends_ns[order], order < len(op_rows)
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _thread(pid: object, tid: object) -> str:

@@ -102,8 +102,8 @@ def _marks(contents: Contents, annotations: Sequence[int], mark: str | None) -> 
 
 
 def _mark(contents: Contents, row: int) -> Mark:
-    start_ns = contents.starts_ns[row]
-    return Mark(start_ns, start_ns + contents.durations_ns[row], contents.rows[row].name, row)
+    start_ns = int(contents.starts_ns[row])
+    return Mark(start_ns, start_ns + int(contents.durations_ns[row]), contents.rows[row].name, row)
 
 
 def _about(
