@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
 from kernelperf.trace import Kernel, RuntimeCall, Transfer
-from kernelperf.trace.chrome import Contents, GpuArgs, decode_all_args, decode_raw
+from kernelperf.trace.chrome import Contents, GpuArgs, decode_all_args
 from kernelperf.trace.host import Host, Ops
 from kernelperf.trace.roles import RoleRules, role_of
 
@@ -47,7 +46,6 @@ class Gpu:
         )
 
     def _kernel(self, row: Any, start_ns: int, duration_ns: int, args: GpuArgs) -> Kernel:
-        path = self._contents.path
         launch = self._launches.get(args.correlation) if args.correlation is not None else None
         return Kernel(
             name=row.name,
@@ -57,8 +55,8 @@ class Gpu:
             device=_number(args.device if args.device is not None else row.pid),
             stream=_number(args.stream if args.stream is not None else row.tid),
             correlation=_NO_CORRELATION if args.correlation is None else args.correlation,
-            grid=decode_raw(row, args.grid, _numbers, path),
-            block=decode_raw(row, args.block, _numbers, path),
+            grid=args.grid,
+            block=args.block,
             registers=int(args.registers or 0),
             shared_memory_bytes=int(args.shared_memory or 0),
             launch=launch,
@@ -95,8 +93,3 @@ def _number(text: Any) -> int:
         return int(text, 0) if isinstance(text, str) else int(text or 0)
     except ValueError:
         return 0
-
-
-@lru_cache(maxsize=65536)
-def _numbers(raw: bytes) -> tuple[int, ...]:
-    return tuple(int(number) for number in msgspec.json.decode(raw, type=list[float]))

@@ -7,9 +7,10 @@ when it is looked at.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
+from itertools import compress
+from operator import not_
 from typing import Any, NamedTuple, overload
 
 import msgspec
@@ -28,11 +29,14 @@ from kernelperf.trace.chrome import (
 _NO_OP = -1
 
 
-class _Call(NamedTuple):
-    row: Any
-    start_ns: int
-    end_ns: int
-    around: int  # the index of an op
+class _Walk(NamedTuple):
+    """Rows in the order in which they are met: by start, of those that start together the longest first."""
+
+    rows: list[Any]
+    threads: list[int]
+    starts_ns: list[int]
+    ends_ns: list[int]
+    are_ops: list[bool]
 
 
 class Host:
@@ -43,14 +47,16 @@ class Host:
 
     def __init__(self, contents: Contents, op_rows: list[int], call_rows: list[int]) -> None:
         self._path = contents.path
-        self._rows: list[Any] = []
-        self._starts_ns: list[int] = []
-        self._ends_ns: list[int] = []
-        self._parents: list[int] = []
         self._built: dict[int, Op] = {}
         self._chains: dict[int, Ops] = {}
         self._by_external_id: dict[int, int] | None = None
-        self.calls = self._calls(self._nest(contents, op_rows, call_rows))
+        walk = _walk(contents, op_rows, call_rows)
+        self._rows = list(compress(walk.rows, walk.are_ops))
+        self._starts_ns = list(compress(walk.starts_ns, walk.are_ops))
+        self._ends_ns = list(compress(walk.ends_ns, walk.are_ops))
+        around = self._nest(walk)
+        self._parents = list(compress(around, walk.are_ops))
+        self.calls = self._calls(walk, around)
         self.launches = {
             call.correlation: call for call in reversed(self.calls) if call.correlation is not None
         }
@@ -90,37 +96,30 @@ class Host:
         first = bisect_left(self._starts_ns, start_ns)
         return Ops(self, range(first, max(first, bisect_left(self._starts_ns, end_ns))))
 
-    def _nest(self, contents: Contents, op_rows: list[int], call_rows: list[int]) -> list[_Call]:
-        """Take in the ops, and return the calls, in the order of their start, each with the op around it.
+    def _nest(self, walk: _Walk) -> list[int]:
+        """Return, for each row, the index of the innermost op around it on its thread.
 
-        Each thread is walked in time, of rows that start together the longest first; at any row, the
-        thread's stack holds the ops around it.
+        Each thread is walked in time; at any row, the thread's stack holds the ops around it.
         """
-        calls: list[_Call] = []
-        starts_ns, ends_ns, parents = self._starts_ns, self._ends_ns, self._parents
-        stacks: dict[object, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for position, start_ns, end_ns, is_op in _in_time(contents, op_rows, call_rows):
-            row = contents.rows[position]
-            stack = stacks[row.pid][row.tid]
+        ends_ns, around, index = self._ends_ns, [], 0
+        stacks: list[list[int]] = [[] for _ in range(max(walk.threads, default=-1) + 1)]
+        for thread, start_ns, is_op in zip(walk.threads, walk.starts_ns, walk.are_ops, strict=True):
+            stack = stacks[thread]
             while stack and ends_ns[stack[-1]] <= start_ns:
                 stack.pop()
-            around = stack[-1] if stack else _NO_OP
-            if not is_op:
-                calls.append(_Call(row, start_ns, end_ns, around))
-                continue
-            stack.append(len(starts_ns))
-            self._rows.append(row)
-            starts_ns.append(start_ns)
-            ends_ns.append(end_ns)
-            parents.append(around)
-        return calls
+            around.append(stack[-1] if stack else _NO_OP)
+            if is_op:
+                stack.append(index)
+                index += 1
+        return around
 
-    def _calls(self, calls: list[_Call]) -> tuple[RuntimeCall, ...]:
-        args = decode_all_args([call.row for call in calls], CallArgs, self._path)
-        return tuple([self._call(*each) for each in zip(calls, args, strict=True)])
+    def _calls(self, walk: _Walk, around: list[int]) -> tuple[RuntimeCall, ...]:
+        columns = zip(walk.rows, walk.starts_ns, walk.ends_ns, around, strict=True)
+        calls = list(compress(columns, map(not_, walk.are_ops)))
+        args = decode_all_args([call[0] for call in calls], CallArgs, self._path)
+        return tuple([self._call(*call, each) for call, each in zip(calls, args, strict=True)])
 
-    def _call(self, call: _Call, args: CallArgs) -> RuntimeCall:
-        row, start_ns, end_ns, around = call
+    def _call(self, row: Any, start_ns: int, end_ns: int, around: int, args: CallArgs) -> RuntimeCall:
         if around == _NO_OP and args.external_id is not None and self._rows:
             around = self._of_external_id(args.external_id)
         return RuntimeCall(
@@ -129,7 +128,7 @@ class Host:
             start_ns,
             end_ns - start_ns,
             args.correlation,
-            () if around == _NO_OP else self.chain(around),
+            () if around == _NO_OP else self._chains.get(around) or self.chain(around),
         )
 
     def _of_external_id(self, external_id: int) -> int:
@@ -195,18 +194,23 @@ class Ops(Sequence[Op]):
         return hash((id(self._host), tuple(self.indices)))
 
 
-def _in_time(
-    contents: Contents, op_rows: list[int], call_rows: list[int]
-) -> Iterable[tuple[int, int, int, bool]]:
-    """Return position, start, end, and whether it is an op, of each row in the order in which it is met."""
+def _walk(contents: Contents, op_rows: list[int], call_rows: list[int]) -> _Walk:
     positions = np.array([*op_rows, *call_rows], dtype=np.intp)
     starts_ns, durations_ns = contents.starts_ns[positions], contents.durations_ns[positions]
     order = np.lexsort((-durations_ns, starts_ns))
-    ends_ns = starts_ns + durations_ns
-    columns = positions[order], starts_ns[order], ends_ns[order], order < len(op_rows)
-    return zip(*(column.tolist() for column in columns), strict=True)
+    rows = [contents.rows[position] for position in positions[order].tolist()]
+    places = [(row.pid, row.tid) for row in rows]
+    numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
+    return _Walk(
+        rows=rows,
+        threads=[numbers[place] for place in places],
+        starts_ns=starts_ns[order].tolist(),
+        ends_ns=(starts_ns + durations_ns)[order].tolist(),
+        are_ops=(order < len(op_rows)).tolist(),
+    )
 
 
+@lru_cache(maxsize=4096)
 def _thread(pid: object, tid: object) -> str:
     return f"{pid}:{tid}"
 
