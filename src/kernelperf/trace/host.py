@@ -7,9 +7,10 @@ when it is looked at.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Container, Sequence
 from functools import lru_cache
-from itertools import compress
+from itertools import compress, count
 from operator import not_
 from typing import Any, NamedTuple, overload
 
@@ -199,11 +200,11 @@ def _walk(contents: Contents, op_rows: list[int], call_rows: list[int]) -> _Walk
     starts_ns, durations_ns = contents.starts_ns[positions], contents.durations_ns[positions]
     order = np.lexsort((-durations_ns, starts_ns))
     rows = [contents.rows[position] for position in positions[order].tolist()]
-    places = [(row.pid, row.tid) for row in rows]
-    numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
+    number = count()
+    numbers: dict[object, dict[object, int]] = defaultdict(lambda: defaultdict(number.__next__))
     return _Walk(
         rows=rows,
-        threads=[numbers[place] for place in places],
+        threads=[numbers[row.pid][row.tid] for row in rows],
         starts_ns=starts_ns[order].tolist(),
         ends_ns=(starts_ns + durations_ns)[order].tolist(),
         are_ops=(order < len(op_rows)).tolist(),
