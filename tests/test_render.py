@@ -267,9 +267,19 @@ def test_an_acceptance_shows_old_and_new_with_intervals(tmp_path: Path) -> None:
     assert rows[3] == f"accepted into {baselines / 'nvidia-h200'}: torch 2.12"
 
 
+class Around:
+    """One op, around everything."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+
+    def chain(self, index: int) -> tuple[Op, ...]:
+        return (self.op,)
+
+
 def step() -> Step:
     op = Op(0, "aten::mm", "cpu_op", "1", 0, 10, None)
-    launch = RuntimeCall("cudaLaunchKernel", "1", 1, 1, 7, (op,))
+    launch = RuntimeCall("cudaLaunchKernel", "1", 1, 1, 7, 0, Around(op))
     place = (0, 7, 7, (132, 1, 1), (384, 1, 1), 168, 0)  # device, stream, correlation, grid, block, registers
     gemm = Kernel(builders.GEMM, "gemm", 20, 55_123, *place, launch)
     bare = Kernel("void at::native::elementwise<4>(int)", "pointwise", 80, 2_000, *place, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -51,11 +51,18 @@ class Op(Struct, frozen=True, gc=False):
     triton_config: str | None = None
 
 
+class Nesting(Protocol):
+    """What knows which ops are around which."""
+
+    def chain(self, index: int) -> Sequence[Op]:
+        """Return the op of this index and all ops around it, outermost first."""
+
+
 class RuntimeCall(Struct, frozen=True, gc=False):
     """A CUDA or HIP runtime or driver call, whether or not it launched anything.
 
-    What it put on a stream is joined to it by ``correlation``; ``ops`` are the ops around it, outermost
-    first, step marks left out.
+    What it put on a stream is joined to it by ``correlation``.  ``op`` is the index of the innermost op
+    around it.
     """
 
     name: str
@@ -63,7 +70,13 @@ class RuntimeCall(Struct, frozen=True, gc=False):
     start_ns: int
     duration_ns: int
     correlation: int | None
-    ops: Sequence[Op] = ()
+    op: int | None = None
+    nesting: Nesting | None = None
+
+    @property
+    def ops(self) -> Sequence[Op]:
+        """The ops around it, outermost first, step marks left out."""
+        return () if self.op is None or self.nesting is None else self.nesting.chain(self.op)
 
     @property
     def is_graph(self) -> bool:

@@ -70,8 +70,8 @@ class GpuArgs(Struct, gc=False):
     correlation: int | None = None
     device: int | None = None
     stream: int | str | None = None
-    grid: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
+    grid: Raw | UnsetType = UNSET
+    block: Raw | UnsetType = UNSET
     registers: float | None = field(default=None, name="registers per thread")
     shared_memory: float | None = field(default=None, name="shared memory")
     size_bytes: float | None = field(default=None, name="bytes")

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from kernelperf.trace import Kernel, RuntimeCall, Transfer
-from kernelperf.trace.chrome import Contents, GpuArgs, decode_all_args
+from kernelperf.trace.chrome import Contents, GpuArgs, decode_all_args, decode_raw
 from kernelperf.trace.host import Host, Ops
 from kernelperf.trace.roles import RoleRules, role_of
 
@@ -55,8 +56,8 @@ class Gpu:
             device=_number(args.device if args.device is not None else row.pid),
             stream=_number(args.stream if args.stream is not None else row.tid),
             correlation=_NO_CORRELATION if args.correlation is None else args.correlation,
-            grid=args.grid,
-            block=args.block,
+            grid=decode_raw(row, args.grid, _numbers, self._contents.path),
+            block=decode_raw(row, args.block, _numbers, self._contents.path),
             registers=int(args.registers or 0),
             shared_memory_bytes=int(args.shared_memory or 0),
             launch=launch,
@@ -83,7 +84,8 @@ def _in_launch_order(things: list[Any]) -> tuple[Any, ...]:
 
 
 def _op_names(launch: RuntimeCall | None) -> tuple[str, ...]:
-    return launch.ops.names if launch is not None and isinstance(launch.ops, Ops) else ()
+    ops = launch.ops if launch is not None else ()
+    return ops.names if isinstance(ops, Ops) else ()
 
 
 @lru_cache(maxsize=4096)
@@ -93,3 +95,8 @@ def _number(text: Any) -> int:
         return int(text, 0) if isinstance(text, str) else int(text or 0)
     except ValueError:
         return 0
+
+
+@lru_cache(maxsize=65536)
+def _numbers(raw: bytes) -> tuple[int, ...]:
+    return msgspec.json.decode(raw, type=tuple[int, ...], strict=False)

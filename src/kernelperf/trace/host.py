@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
 from itertools import compress, count
 from operator import not_
@@ -49,7 +49,6 @@ class Host:
     def __init__(self, contents: Contents, op_rows: list[int], call_rows: list[int]) -> None:
         self._path = contents.path
         self._built: dict[int, Op] = {}
-        self._chains: dict[int, Ops] = {}
         self._by_external_id: dict[int, int] | None = None
         walk = _walk(contents, op_rows, call_rows)
         self._rows = list(compress(walk.rows, walk.are_ops))
@@ -83,13 +82,19 @@ class Host:
 
     def chain(self, index: int) -> Ops:
         """Return an op and all ops around it, outermost first."""
-        found = self._chains.get(index)
-        if found is None:
-            indices, parents = [index], self._parents
-            while (index := parents[index]) != _NO_OP:
-                indices.append(index)
-            indices.reverse()
-            found = self._chains[indices[-1]] = Ops(self, tuple(indices))
+        indices, parents = [index], self._parents
+        while (index := parents[index]) != _NO_OP:
+            indices.append(index)
+        return Ops(self, indices[::-1])
+
+    def ops_around(self, calls: Iterable[RuntimeCall]) -> set[int]:
+        """Return the indices of all ops around any of these calls."""
+        found: set[int] = set()
+        for call in calls:
+            index = _NO_OP if call.op is None else call.op
+            while index != _NO_OP and index not in found:
+                found.add(index)
+                index = self._parents[index]
         return found
 
     def between(self, start_ns: int, end_ns: int) -> Ops:
@@ -129,7 +134,8 @@ class Host:
             start_ns,
             end_ns - start_ns,
             args.correlation,
-            () if around == _NO_OP else self._chains.get(around) or self.chain(around),
+            None if around == _NO_OP else around,
+            self,
         )
 
     def _of_external_id(self, external_id: int) -> int:

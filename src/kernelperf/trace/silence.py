@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernelperf.trace import Kernel, Op, RuntimeCall, Step
+from kernelperf.trace import Kernel, Op, Step
 from kernelperf.trace.host import Host, Ops
 
 
@@ -33,7 +33,7 @@ def silent_ops(host: Host, kernels: Iterable[Kernel]) -> Silence:
     if not launching:
         return Silence()
     names = {host.name(index) for index in launching}
-    calling = _with_those_around(host.calls)
+    calling = host.ops_around(host.calls)
     silent = [index for index in host.indices_of(names) if index not in calling]
     if not silent:
         return Silence()
@@ -62,8 +62,8 @@ def silenced_steps(steps: Sequence[Step]) -> tuple[str, ...]:
 def _silenced(steps: Sequence[Step]) -> Iterable[Step]:
     launching = {place: step for step in steps for place in _places(step, _launching(step.kernels))}
     for step in steps:
-        calls = [call for call in step.runtime_calls if call.launches_kernels and len(call.ops)]
-        calling = set(_places(step, (_indices(call.ops)[-1] for call in calls)))
+        calls = [call for call in step.runtime_calls if call.launches_kernels]
+        calling = set(_places(step, (call.op for call in calls if call.op is not None)))
         if any(
             place not in calling and _alike(step.ops[place], other.ops[place])
             for place, other in launching.items()
@@ -77,31 +77,17 @@ def _alike(one: Op, other: Op) -> bool:
 
 def _places(step: Step, indices: Iterable[int]) -> list[int]:
     """Return where in a step its ops of these indices are."""
-    first = _indices(step.ops)[0] if len(step.ops) else 0
+    first = step.ops.indices[0] if isinstance(step.ops, Ops) and len(step.ops) else 0
     return [index - first for index in indices]
 
 
 def _launching(kernels: Iterable[Kernel]) -> set[int]:
     """Return the innermost ops that launched a kernel themselves, not as part of a graph."""
     return {
-        _indices(kernel.ops)[-1]
+        kernel.launch.op
         for kernel in kernels
-        if kernel.launch and not kernel.launch.is_graph and len(kernel.ops)
+        if kernel.launch and kernel.launch.op is not None and not kernel.launch.is_graph
     }
-
-
-def _with_those_around(calls: Iterable[RuntimeCall]) -> set[int]:
-    found: set[int] = set()
-    for call in calls:
-        for index in reversed(_indices(call.ops)):
-            if index in found:
-                break
-            found.add(index)
-    return found
-
-
-def _indices(ops: Sequence[object]) -> Sequence[int]:
-    return ops.indices if isinstance(ops, Ops) else ()
 
 
 def _shape(host: Host, index: int) -> tuple[object, ...]:
