@@ -6,7 +6,8 @@ by role.  An index or a hash that a compiler put at the end of a name is no part
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
 
 from kernelperf.compare.comparison import KernelChange
@@ -60,15 +61,15 @@ def _paired(
     """Pair what stands between two matches: by name under another op, by role and op, then by role."""
     left = dict(enumerate(before))
     partner: dict[int, KernelRecord] = {}
-    likenesses = [_same_name, _same_role_and_op]
-    likenesses += [_same_role] if len(before) == len(now) else []
-    for alike in likenesses:
+    likenesses: list[Callable[[KernelRecord], object]] = [_name, _role_and_op]
+    likenesses += [_role] if len(before) == len(now) else []
+    for likeness in likenesses:
+        waiting: dict[object, deque[int]] = defaultdict(deque)
+        for index, old in left.items():
+            waiting[likeness(old)].append(index)
         for index, kernel in enumerate(now):
-            if index in partner:
-                continue
-            found = next((i for i, old in left.items() if alike(old, kernel)), None)
-            if found is not None:
-                partner[index] = left.pop(found)
+            if index not in partner and waiting[likeness(kernel)]:
+                partner[index] = left.pop(waiting[likeness(kernel)].popleft())
     for index, old in left.items():
         yield before_position + index, old, None
     for index, kernel in enumerate(now):
@@ -115,16 +116,16 @@ def _identity(kernel: KernelRecord) -> tuple[str, str]:
     return portable_name(kernel.name), portable_name(kernel.op)
 
 
-def _same_name(before: KernelRecord, now: KernelRecord) -> bool:
-    return portable_name(before.name) == portable_name(now.name)
+def _name(kernel: KernelRecord) -> str:
+    return portable_name(kernel.name)
 
 
-def _same_role_and_op(before: KernelRecord, now: KernelRecord) -> bool:
-    return before.role == now.role and portable_name(before.op) == portable_name(now.op)
+def _role_and_op(kernel: KernelRecord) -> tuple[str, str]:
+    return kernel.role, portable_name(kernel.op)
 
 
-def _same_role(before: KernelRecord, now: KernelRecord) -> bool:
-    return before.role == now.role
+def _role(kernel: KernelRecord) -> str:
+    return kernel.role
 
 
 def _config_only(kernel: KernelRecord) -> set[str]:

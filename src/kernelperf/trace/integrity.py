@@ -226,15 +226,19 @@ def _marks_without_work(found: Evidence) -> Iterator[Problem]:
 
 
 def _missing_marks(marks: Marks) -> Iterator[Problem]:
-    first = 0 if marks.ours else min(marks.numbered, default=0)
-    missing = sorted(set(range(first, max(marks.numbered, default=-1) + 1)) - set(marks.numbered))
+    first = -1 if marks.ours else min(marks.numbered, default=0)
+    gaps = [(before + 1, now) for before, now in pairwise((first, *marks.numbered)) if now - before > 1]
+    missing = sum(end - start for start, end in gaps)
     if missing:
-        shown = ", ".join(map(str, missing[:_SHOWN_STEPS])) + (" …" if len(missing) > _SHOWN_STEPS else "")
+        shown = ", ".join(
+            str(start) if end - start == 1 else f"{start}–{end - 1}" for start, end in gaps[:_SHOWN_STEPS]
+        )
         yield Problem(
             "steps-missing",
             "trace" if marks.ours else "step",
-            f"{_several(len(missing), 'step')} missing between the marked ones (number {shown})",
-            len(missing),
+            f"{_several(missing, 'step')} missing between the marked ones (number {shown}"
+            f"{' …' if len(gaps) > _SHOWN_STEPS else ''})",
+            missing,
         )
 
 

@@ -29,7 +29,7 @@ _OP_CATEGORIES = ("cpu_op", "user_annotation")
 _CALL_CATEGORIES = ("cuda_driver", "cuda_runtime", "hip_driver", "hip_runtime", "xpu_driver", "xpu_runtime")
 _OUR_STEP = re.compile(rf"{STEP_MARK}#\d+")
 _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
-_NUMBER = re.compile(r"#(\d+)$")
+_NUMBER = re.compile(r"#(\d{1,18})$")
 
 
 class Mark(NamedTuple):

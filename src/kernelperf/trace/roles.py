@@ -68,8 +68,9 @@ _COPY_FUNCTOR = re.compile(r"direct_copy_kernel|float16_copy_kernel|float8_copy_
 _NORM_FUNCTOR = re.compile(r"NormFunctor")
 _LIGER_POINTWISE = re.compile(r"^_(?:geglu|swiglu)\w*_(?:forward|backward)_kernel$")
 _INDUCTOR = re.compile(r"^triton_(poi|red|per|tem|for)_")
-# What follows the ops: an index, then perhaps the argument signature or the hash of older Triton versions.
-_FUSED = re.compile(r"^(?P<kind>triton_[a-z]+_fused)_(?:(?P<ops>\w+?)_)?\d+(?:[dce]\w*)?(?:_\w+)?$")
+_FUSED = re.compile(r"(?P<kind>triton_[a-z]+_fused)_(?P<rest>\w+)")
+# What follows the ops: an index, perhaps with the argument signature of older Triton versions.
+_INDEX = re.compile(r"\d+(?:[dc]e?\d*)*")
 _SIGNATURE = re.compile(r"_\d+(?:[dc]e?\d*)+$")
 
 # Op names of more than one word, which a fused kernel's name joins with the same underscore.
@@ -123,20 +124,27 @@ def bare_name(kernel_name: str) -> str:
     return "".join(kept).split(" ")[-1] if depth == 0 else kernel_name
 
 
+@lru_cache(maxsize=65536)
 def portable_name(kernel_name: str) -> str:
     """Return what of a Triton kernel's name outlives another compilation: no index, signature or hash."""
-    found = _FUSED.match(kernel_name)
-    if found:
+    found = _FUSED.fullmatch(kernel_name)
+    if found and _fused(found["rest"]) is not None:
         return "_".join((found["kind"], *fused_op_names(kernel_name)))
     return _SIGNATURE.sub("", kernel_name)
 
 
 def fused_op_names(kernel_name: str) -> tuple[str, ...]:
     """Return the ops that an Inductor kernel's name says were fused; empty for any other kernel."""
-    found = _FUSED.match(kernel_name)
-    if not found or not found["ops"]:
-        return ()
-    return tuple(_FUSED_OP.findall(found["ops"]))
+    found = _FUSED.fullmatch(kernel_name)
+    ops = _fused(found["rest"]) if found else ""
+    return tuple(_FUSED_OP.findall(ops)) if ops else ()
+
+
+def _fused(rest: str) -> str | None:
+    """Return what of a fused kernel's name stands before its index; None where it has none."""
+    words = rest.split("_")
+    place = next((n for n in reversed(range(len(words))) if _INDEX.fullmatch(words[n])), None)
+    return None if place is None else "_".join(words[:place])
 
 
 def _inductor_role(kernel_name: str) -> Role:

@@ -76,9 +76,9 @@ def _alike(one: Op, other: Op) -> bool:
 
 
 def _places(step: Step, indices: Iterable[int]) -> list[int]:
-    """Return where in a step its ops of these indices are."""
+    """Return where in a step its ops of these indices are; ops that began before it are none of its own."""
     first = step.ops.indices[0] if isinstance(step.ops, Ops) and len(step.ops) else 0
-    return [index - first for index in indices]
+    return [index - first for index in indices if 0 <= index - first < len(step.ops)]
 
 
 def _launching(kernels: Iterable[Kernel]) -> set[int]:
