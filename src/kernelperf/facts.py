@@ -168,6 +168,8 @@ def _ops(step: Step) -> Sequence[Op]:
         raise NotDeterminable(
             "not determinable: the trace has no host rows (profile with ProfilerActivity.CPU)"
         )
+    if any(kernel.launch is None for kernel in step.kernels):
+        raise NotDeterminable("not determinable: the trace doesn't say which call launched each kernel")
     return step.ops
 
 

@@ -16,7 +16,7 @@ from kernelperf.compare.kernels import changed_kernels
 from kernelperf.errors import NotMeasurable, UnusableInput
 from kernelperf.kernel_list import kernel_records
 from kernelperf.trace import Step, Trace
-from kernelperf.trace.integrity import launched
+from kernelperf.trace.evidence import launched
 from kernelperf.trace.roles import portable_name
 from kernelperf.trace.summary import busy_ns, op_totals
 
@@ -95,8 +95,8 @@ class _Side:
 
     @property
     def ops_known(self) -> bool:
-        graphs = any(kernel.launch and kernel.launch.is_graph for kernel in self.last.kernels)
-        return bool(self.last.ops) and not graphs
+        launched = all(kernel.launch and not kernel.launch.is_graph for kernel in self.last.kernels)
+        return bool(self.last.ops) and launched
 
 
 def compare_traces(base: Trace, now: Trace) -> TraceComparison:

@@ -10,7 +10,7 @@ from kernelperf.facts import counts
 from kernelperf.kernel_list import kernel_records
 from kernelperf.recording.records import Counts, KernelRecord
 from kernelperf.trace import Step, Trace
-from kernelperf.trace.integrity import launched
+from kernelperf.trace.evidence import launched
 from kernelperf.trace.kineto import STEP_MARK, read_trace
 from kernelperf.trace.roles import RoleRules
 

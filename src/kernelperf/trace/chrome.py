@@ -30,6 +30,7 @@ _OLD_CATEGORIES = frozenset({"Operator", "Kernel", "Runtime", "Memcpy", "Memset"
 # nanosecond, so that the decimals can be had back exactly; above, the text itself must be read.
 _EXACT_BELOW_US = 2.0**43
 _LONGEST_US = Decimal(2**62 // 1000)
+_NO_DURATION_US = -0.001  # one that is missing can't be taken for a short one
 
 Number = TypeVar("Number", float, Decimal)
 
@@ -103,7 +104,7 @@ Times: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Contents(Struct, gc=False):
-    """What a file holds; a time that is missing or can't be read is None in ``rows`` and 0 here."""
+    """What a file holds; a start that is missing or can't be read is 0 here, such a duration -1."""
 
     rows: list[Any]  # of Row
     starts_ns: Times
@@ -162,8 +163,8 @@ def read_rows(path: Path) -> Contents:
     if times is None:
         contents = _decode(path, text, _DECIMALS)
         times = (
-            np.array([_to_ns(row.ts) for row in contents.rows], dtype=np.int64),
-            np.array([_to_ns(row.dur) for row in contents.rows], dtype=np.int64),
+            np.array([_to_ns(row.ts, 0) for row in contents.rows], dtype=np.int64),
+            np.array([_to_ns(row.dur, -1) for row in contents.rows], dtype=np.int64),
         )
     contents.starts_ns, contents.durations_ns = times
     return contents
@@ -171,7 +172,7 @@ def read_rows(path: Path) -> Contents:
 
 def decode_args(row: Row[Any], kind: type[Args], path: Path) -> Args:
     """Return what is used of a row's ``args``; raises `UnusableInput`, naming the row, where it misfits."""
-    if row.args is UNSET:
+    if row.args is UNSET or bytes(row.args) == b"null":
         return kind()
     try:
         decoded: Args = _ARGS_DECODERS[kind].decode(row.args)
@@ -227,6 +228,8 @@ def _decode(
     try:
         if text.lstrip()[:1] == b"[":
             return _contents(path, bare_list.decode(text), [], [])
+        if text.count(b'"traceEvents":') > 1:
+            raise UnusableInput(f"{path}: has `traceEvents` twice; {RECORD_AGAIN}")
         envelope = whole.decode(text)
     except msgspec.ValidationError as error:
         raise _foreign(path, text, f"not a torch.profiler trace: {error}") from error
@@ -288,18 +291,18 @@ def _listed(categories: set[str | None]) -> str:
 
 def _exact(rows: list[Any]) -> tuple[Times, Times] | None:
     """Return starts and durations, or None where doubles can't hold them to the nanosecond."""
-    columns = [_column([row.ts for row in rows]), _column([row.dur for row in rows])]
+    columns = [_column([row.ts for row in rows], 0.0), _column([row.dur for row in rows], _NO_DURATION_US)]
     if any(not np.all(np.abs(column) < _EXACT_BELOW_US) for column in columns):
         return None
     starts_us, durations_us = columns
     return _whole_ns(starts_us), _whole_ns(durations_us)
 
 
-def _column(times_us: list[float | None]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _column(times_us: list[float | None], missing_us: float) -> np.ndarray[Any, np.dtype[np.float64]]:
     try:
         return np.array(times_us, dtype=np.float64)
     except TypeError:  # some are missing
-        return np.array([0.0 if time is None else time for time in times_us], dtype=np.float64)
+        return np.array([missing_us if time is None else time for time in times_us], dtype=np.float64)
 
 
 def _whole_ns(times_us: np.ndarray[Any, np.dtype[np.float64]]) -> Times:
@@ -309,7 +312,7 @@ def _whole_ns(times_us: np.ndarray[Any, np.dtype[np.float64]]) -> Times:
     return nanoseconds
 
 
-def _to_ns(time_us: Decimal | None) -> int:
+def _to_ns(time_us: Decimal | None, missing_ns: int) -> int:
     if time_us is None or not time_us.is_finite() or abs(time_us) > _LONGEST_US:
-        return 0
+        return missing_ns
     return round(time_us * 1000)

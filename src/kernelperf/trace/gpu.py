@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Literal
@@ -47,7 +48,7 @@ class Gpu:
         )
 
     def _kernel(self, row: Any, start_ns: int, duration_ns: int, args: GpuArgs) -> Kernel:
-        launch = self._launches.get(args.correlation) if args.correlation is not None else None
+        launch = self._launches.get(args.correlation) if args.correlation else None
         return Kernel(
             name=row.name,
             role=role_of(row.name, _op_names(launch), self._rules),
@@ -58,8 +59,8 @@ class Gpu:
             correlation=_NO_CORRELATION if args.correlation is None else args.correlation,
             grid=decode_raw(row, args.grid, _numbers, self._contents.path),
             block=decode_raw(row, args.block, _numbers, self._contents.path),
-            registers=int(args.registers or 0),
-            shared_memory_bytes=int(args.shared_memory or 0),
+            registers=_whole(args.registers),
+            shared_memory_bytes=_whole(args.shared_memory),
             launch=launch,
         )
 
@@ -71,8 +72,8 @@ class Gpu:
             name=row.name,
             start_ns=start_ns,
             duration_ns=duration_ns,
-            size_bytes=int(args.size_bytes or 0),
-            launch=self._launches.get(args.correlation) if args.correlation is not None else None,
+            size_bytes=_whole(args.size_bytes),
+            launch=self._launches.get(args.correlation) if args.correlation else None,
         )
 
 
@@ -86,6 +87,11 @@ def _in_launch_order(things: list[Any]) -> tuple[Any, ...]:
 def _op_names(launch: RuntimeCall | None) -> tuple[str, ...]:
     ops = launch.ops if launch is not None else ()
     return ops.names if isinstance(ops, Ops) else ()
+
+
+def _whole(number: float | None) -> int:
+    """Return a number that is there and finite, else 0."""
+    return int(number) if number is not None and math.isfinite(number) else 0
 
 
 @lru_cache(maxsize=4096)

@@ -28,6 +28,7 @@ from kernelperf.trace.chrome import (
 )
 
 _NO_OP = -1
+_ROUNDING_NS = 10  # starts and durations are each rounded to a nanosecond
 
 
 class _Walk(NamedTuple):
@@ -57,9 +58,9 @@ class Host:
         around = self._nest(walk)
         self._parents = list(compress(around, walk.are_ops))
         self.calls = self._calls(walk, around)
-        self.launches = {
-            call.correlation: call for call in reversed(self.calls) if call.correlation is not None
-        }
+        correlated = [call for call in reversed(self.calls) if call.correlation]
+        correlated.sort(key=lambda call: call.launches_kernels)  # of two, the one that launches counts
+        self.launches = {call.correlation: call for call in correlated}
         self.ops = Ops(self, range(len(self._rows)))
 
     def op(self, index: int) -> Op:
@@ -105,7 +106,8 @@ class Host:
     def _nest(self, walk: _Walk) -> list[int]:
         """Return, for each row, the index of the innermost op around it on its thread.
 
-        Each thread is walked in time; at any row, the thread's stack holds the ops around it.
+        Each thread is walked in time; at any row, the thread's stack holds the ops around it.  An op that
+        outlasts another is not inside it.
         """
         ends_ns, around, index = self._ends_ns, [], 0
         stacks: list[list[int]] = [[] for _ in range(max(walk.threads, default=-1) + 1)]
@@ -113,10 +115,14 @@ class Host:
             stack = stacks[thread]
             while stack and ends_ns[stack[-1]] <= start_ns:
                 stack.pop()
-            around.append(stack[-1] if stack else _NO_OP)
-            if is_op:
-                stack.append(index)
-                index += 1
+            if not is_op:
+                around.append(stack[-1] if stack else _NO_OP)
+                continue
+            inside_until_ns = ends_ns[index] - _ROUNDING_NS
+            holders = (each for each in reversed(stack) if ends_ns[each] >= inside_until_ns)
+            around.append(next(holders, _NO_OP))
+            stack.append(index)
+            index += 1
         return around
 
     def _calls(self, walk: _Walk, around: list[int]) -> tuple[RuntimeCall, ...]:

@@ -15,11 +15,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from kernelperf.trace import Device, Step, Trace
 from kernelperf.trace.chrome import Contents, read_rows
+from kernelperf.trace.evidence import Evidence, Marks
 from kernelperf.trace.gpu import Gpu
 from kernelperf.trace.host import Host
-from kernelperf.trace.integrity import Evidence, Marks, problems
+from kernelperf.trace.integrity import problems
 from kernelperf.trace.roles import DEFAULT_RULES, RoleRules
 from kernelperf.trace.silence import silent_ops
 
@@ -67,12 +70,14 @@ def read_trace(path: Path, *, mark: str | None = None, rules: RoleRules = DEFAUL
     evidence = Evidence(
         kernels=gpu.kernels,
         transfers=gpu.transfers,
-        launches=host.launches,
+        calls=host.calls,
+        ops=len(host.ops),
         steps=steps,
         marks=found,
         silence=silent_ops(host, gpu.kernels),
         log_lines=contents.log_lines,
         processes=len({contents.rows[row].pid for row in calls}),
+        untimed_host_rows=_untimed(contents, [*ops, *calls, *marked]),
     )
     return Trace(
         ops=host.ops,
@@ -125,7 +130,7 @@ def _about(
 
 def _steps(marks: Sequence[Mark], host: Host, gpu: Gpu) -> tuple[Step, ...]:
     calls = _Timeline(host.calls, [call.start_ns for call in host.calls])
-    by_run = not host.launches
+    by_run = not host.calls
     kernels, transfers = _launched(gpu.kernels, by_run), _launched(gpu.transfers, by_run)
     return tuple(
         Step(
@@ -140,6 +145,12 @@ def _steps(marks: Sequence[Mark], host: Host, gpu: Gpu) -> tuple[Step, ...]:
         )
         for index, mark in enumerate(marks)
     )
+
+
+def _untimed(contents: Contents, rows: Sequence[int]) -> int:
+    positions = np.array(rows, dtype=np.intp)
+    wrong = (contents.starts_ns[positions] <= 0) | (contents.durations_ns[positions] < 0)
+    return int(np.count_nonzero(wrong))
 
 
 class _Timeline:

@@ -28,9 +28,10 @@ class Summary:
     """What a trace holds.
 
     ``steps`` and ``kernels_per_step`` are None where nothing marks steps.  ``ops`` are in the order in which
-    their names first appear; they are None where they can't be known: there are no host rows, or a CUDA graph
-    launched the kernels.  Busy time is the union of the kernels' intervals, span reaches from the first
-    kernel's start to the last one's end; kernels without usable times are left out of both.
+    their names first appear; unless ``ops_known``, what was launched inside them is not determinable: there
+    are no host rows, no launches, or a CUDA graph launched the kernels.  Busy time is the union of the
+    kernels' intervals, span reaches from the first kernel's start to the last one's end; kernels without
+    usable times are left out of both.
     """
 
     problems: tuple[Problem, ...]
@@ -69,7 +70,7 @@ def summarize(trace: Trace) -> Summary:
         gpu_busy_ns=busy_ns(kernels),
         gpu_span_ns=_span_ns(kernels),
         ops=op_totals(trace.ops, kernels, trace.transfers),
-        ops_known=bool(trace.ops) and not any(kernel.launch and kernel.launch.is_graph for kernel in kernels),
+        ops_known=bool(trace.ops) and all(kernel.launch and not kernel.launch.is_graph for kernel in kernels),
         devices=_devices(trace),
         streams=len({(kernel.device, kernel.stream) for kernel in kernels}),
     )
