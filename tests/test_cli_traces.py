@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,8 @@ def test_a_recording_is_one_object() -> None:
     assert found["kernels"] == sum(each["kernels"] for each in workloads.values())
     assert found["kernels_per_step"][:10] == [4] * 10  # geglu_compiled comes first
     assert workloads["geglu_eager-bf16"]["roles"] == {"gemm": 30, "pointwise": 20}
+    assert found["device"]["sm_count"] == 132
+    assert [device["name"] for device in found["devices"]] == ["NVIDIA H200"]
     one = facts_of(EXAMPLE / "geglu_eager-bf16")
     assert one == workloads["geglu_eager-bf16"]
 
@@ -142,3 +147,25 @@ def test_a_truncated_file_is_one_line_of_error(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "its gzip data ends early, at byte 30" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_nan_is_no_tolerance() -> None:
+    done = kernelperf("compare", real("geglu_eager-bf16"), real("geglu_eager-bf16"), "--tolerance", "nan")
+    assert done.exit_code == 2
+    assert "found nan" in done.stderr
+
+
+def test_a_missing_trace_is_said_to_be_missing(tmp_path: Path) -> None:
+    done = kernelperf("compare", real("geglu_eager-bf16"), tmp_path / "gone.json")
+    assert done.exit_code == 2
+    assert "gone.json: no such file or folder" in done.stderr
+
+
+def test_a_terminal_that_isnt_utf8_ends_in_no_traceback(tmp_path: Path) -> None:
+    path = made(tmp_path, [kernel_row("ядро\x1b[31m", 1, 1)])
+    command = [sys.executable, "-c", "from kernelperf.cli import main; main()", "facts", str(path)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONIOENCODING": "cp1252"}, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\x1b" not in done.stdout

@@ -10,7 +10,7 @@ from kernelperf import NotMeasurable, UnusableInput
 from kernelperf.compare.traces import CallChange, TraceComparison, compare_traces
 from kernelperf.trace import Trace
 from kernelperf.trace.kineto import read_trace
-from tests.traces import DATA, Row, host_row, launched_kernel, made, mark_row, read, real, zoo
+from tests.traces import DATA, Row, host_row, kernel_row, launched_kernel, made, mark_row, read, real, zoo
 
 EAGER, COMPILED, LIGER = (f"geglu_{kind}-bf16" for kind in ("eager", "compiled", "liger"))
 
@@ -130,3 +130,28 @@ def test_steps_that_differ_are_told_apart(tmp_path: Path) -> None:
     found = compare_traces(read_trace(real(EAGER)), read(tmp_path, EAGER, renamed))
     assert found.notes == ("now: 9 of 10 steps, which launch the same; the others differ",)
     assert found.same_structure
+
+
+def test_thousands_of_other_kernels_are_aligned_in_a_moment(tmp_path: Path) -> None:
+    def side(suffix: str) -> Trace:
+        rows = [kernel_row(f"kernel_{n}{suffix}", 10 * n + 1, 5) for n in range(3000)]
+        return read_trace(made(tmp_path, rows))
+
+    changes = compare_traces(side(""), side("_v2")).kernel_changes
+    assert [change.kind for change in changes] == ["renamed"] * 3000
+
+
+def test_what_is_wrong_with_a_side_is_a_note(tmp_path: Path) -> None:
+    typo = read_trace(real(EAGER), mark="typo")
+    found = compare_traces(typo, typo)
+    assert found.what == "the whole trace"
+    assert found.notes[0].startswith("the base: no annotation on the host is named 'typo'")
+
+
+def test_another_gpu_is_a_note(tmp_path: Path) -> None:
+    rows = [kernel_row("k", 1, 5)]
+    sides = [
+        read_trace(made(tmp_path, rows, deviceProperties=[{"id": 0, "name": name}])) for name in ("A", "B")
+    ]
+    assert compare_traces(*sides).notes == ("another GPU: A → B",)
+    assert compare_traces(sides[0], sides[0]).notes == ()

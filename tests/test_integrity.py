@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelperf.trace.kineto import read_trace
+from kernelperf.trace.summary import summarize
 from tests.traces import (
     Row,
     codes,
@@ -214,3 +215,87 @@ def test_a_mark_that_was_asked_for_and_isnt_there(tmp_path: Path) -> None:
     assert trace.problems[0].message.endswith(
         "named 'blok' or 'blok#N', so there are no steps; it has 'block'"
     )
+
+
+def copy_row(name: str, start: float, correlation: int) -> Row:
+    return {**kernel_row(name, start, 1, correlation), "cat": "gpu_memcpy"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([copy_row("Memcpy DtoD", 50, 5)], {}),
+        ([], {"calls-without-transfers": ("trace", 1)}),
+        ([copy_row("Memcpy DtoD", 50, 5)] * 2, {"doubled-transfers": ("trace", 1)}),
+        (
+            [copy_row("Memcpy DtoD", 50, 5), copy_row("Memcpy HtoD", 60, 6)],
+            {"transfers-without-calls": ("trace", 1)},
+        ),
+    ],
+)
+def test_lost_and_doubled_transfers(
+    tmp_path: Path, rows: list[Row], found: dict[str, tuple[str, int]]
+) -> None:
+    call = launch_row(3, 5, "cudaMemcpyAsync")
+    trace = read_trace(made(tmp_path, [call, *launched_kernel("k", 1, 100, 5, 1), *rows]))
+    assert codes(trace) == found
+
+
+def test_launches_of_one_correlation(tmp_path: Path) -> None:
+    rows = [*launched_kernel("k", 1, 100, 5, 1), launch_row(3, 1)]
+    assert codes(read_trace(made(tmp_path, rows))) == {"launches-sharing-a-correlation": ("trace", 1)}
+
+
+def test_of_two_calls_of_one_correlation_the_launch_is_the_kernels(tmp_path: Path) -> None:
+    rows = [launch_row(1, 1, "cudaMalloc"), *launched_kernel("k", 3, 100, 5, 1)]
+    (kernel,) = read_trace(made(tmp_path, rows)).kernels
+    assert kernel.launch is not None
+    assert kernel.launch.name == "cudaLaunchKernel"
+
+
+def test_a_correlation_of_zero_is_none(tmp_path: Path) -> None:
+    rows = [host_row("cudaMalloc", 1, 1, "cuda_runtime", correlation=0), launch_row(3, 0)]
+    found = codes(read_trace(made(tmp_path, [*rows, kernel_row("k", 100, 5)])))
+    assert found["kernels-without-launches"] == ("trace", 1)
+    assert found["launches-without-kernels"] == ("trace", 1)
+
+
+@pytest.mark.parametrize("gone", ["ts", "dur"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_host_rows_without_times(tmp_path: Path, gone: str, place: int) -> None:
+    rows = [host_row("aten::mm", 1, 9), *launched_kernel("k", 2, 100, 5, 1)]
+    del rows[place][gone]
+    assert codes(read_trace(made(tmp_path, rows)))["host-rows-without-times"] == ("trace", 1)
+
+
+def test_ops_and_kernels_without_any_call(tmp_path: Path) -> None:
+    trace = read_trace(made(tmp_path, [host_row("aten::mm", 1, 9), kernel_row("k", 2, 5)]))
+    assert codes(trace) == {"no-launches": ("step", 1)}
+    assert not summarize(trace).ops_known
+
+
+def test_a_replay_that_lost_kernels_differs_from_the_others(tmp_path: Path) -> None:
+    rows = []
+    for replay, kernels in ((1, "abc"), (2, "ab"), (3, "abc")):
+        rows += [launch_row(replay, replay, "cudaGraphLaunch")]
+        rows += [kernel_row(name, 100 * replay + 10 * n, 5, replay) for n, name in enumerate(kernels)]
+    assert codes(read_trace(made(tmp_path, rows))) == {"graph-replays-differ": ("step", 1)}
+
+
+def test_steps_whose_kernels_op_began_before_them(tmp_path: Path) -> None:
+    """An annotation around the whole loop is around each launch; it is no step's own op."""
+    rows = [mark_row("epoch", 1, 100)]
+    for step, grid in enumerate(([1, 1, 1], [2, 1, 1])):
+        at = 10 * (step + 1)
+        rows += [mark_row(f"it#{step}", at, 8), host_row("aten::t", at + 1, 1)]
+        rows += [launch_row(at + 4, step + 1), kernel_row("k", 200 + at, 5, step + 1, grid=grid)]
+    assert codes(read_trace(made(tmp_path, rows), mark="it")) == {"steps-differ": ("step", 2)}
+
+
+def test_huge_step_numbers_are_only_numbers(tmp_path: Path) -> None:
+    rows = [mark_row("req#17", 1, 5), mark_row(f"req#{10**12}", 10, 5), mark_row("req#" + "9" * 5000, 20, 5)]
+    trace = read_trace(made(tmp_path, [*rows, *launched_kernel("k", 2, 100, 5, 1)]), mark="req")
+    assert [len(step.kernels) for step in trace.steps] == [1, 0, 0]
+    ours = [mark_row("kernelperf_step#0", 1, 5), mark_row(f"kernelperf_step#{10**12}", 10, 5)]
+    found = codes(read_trace(made(tmp_path, [*ours, *launched_kernel("k", 2, 100, 5, 1)])))
+    assert found["steps-missing"] == ("trace", 10**12 - 1)

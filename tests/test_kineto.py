@@ -148,3 +148,16 @@ def test_devices_and_streams(tmp_path: Path) -> None:
     summary = summarize(trace)
     assert [(device.index, device.name) for device in summary.devices] == [(1, "Second"), (0, "")]
     assert summary.streams == 3
+
+
+def test_what_outlasts_another_op_is_not_inside_it(tmp_path: Path) -> None:
+    """As two annotations may that are left in the order in which they were entered."""
+    rows = [host_row("first", 1, 10), host_row("second", 5, 40), host_row("aten::mm", 20, 5)]
+    (kernel,) = read_trace(made(tmp_path, [*rows, *launched_kernel("k", 21, 100, 5, 1)])).kernels
+    assert [op.name for op in kernel.ops] == ["second", "aten::mm"]
+
+
+def test_a_nanosecond_of_rounding_takes_no_op_out_of_another(tmp_path: Path) -> None:
+    rows = [host_row("outer", 1, 10), host_row("inner", 5, 6.001)]
+    (kernel,) = read_trace(made(tmp_path, [*rows, *launched_kernel("k", 6, 100, 5, 1)])).kernels
+    assert [op.name for op in kernel.ops] == ["outer", "inner"]

@@ -236,6 +236,7 @@ def test_harmless_faults_change_no_count(tmp_path: Path, content: bytes) -> None
             b'{"traceEvents": [{"ph": "X", "cat": "Kernel", "name": "k", "ts": 1, "dur": 1}]}',
             "its categories 'Kernel' are of torch before 1.13, whose traces are not read",
         ),
+        (b'{"traceEvents": [], "traceEvents": []}', "has `traceEvents` twice"),
         (b'{"traceEvents": 3}', "not a torch.profiler trace: Expected `array`, got `int`"),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": "soon"}]}', r"\$\.traceEvents\[0\]\.ts"),
         (
@@ -267,3 +268,16 @@ def test_a_string_that_is_never_closed_takes_no_longer_than_its_length(tmp_path:
     path.write_bytes(b'{"traceEvents": "' + b'\\"' * 2_000_000)
     with pytest.raises(UnusableInput, match="ends early"):
         read_trace(path)
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "-inf"])
+def test_a_number_that_is_none_is_no_register_count(tmp_path: Path, number: str) -> None:
+    row = kernel_row("k", 1, 1, **{"registers per thread": number, "shared memory": number})
+    (kernel,) = read_trace(made(tmp_path, [row])).kernels
+    assert (kernel.registers, kernel.shared_memory_bytes) == (0, 0)
+
+
+def test_gzip_of_gzip_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(EAGER_BYTES))
+    assert len(read_trace(path).kernels) == 50

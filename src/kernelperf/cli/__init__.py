@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,10 +37,20 @@ _role = click.option(
 )
 
 
+def _a_number(_: click.Context, __: click.Parameter, percent: float | None) -> float | None:
+    """Refuse NaN, which no range does."""
+    if percent is not None and math.isnan(percent):
+        raise click.BadParameter("expected a number of percent, found nan")
+    return percent
+
+
 class _Commands(click.Group):
     """Turns kernelperf's errors into a line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> object:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # what it can't encode must not end in a traceback
+                stream.reconfigure(errors="replace")
         try:
             return super().invoke(ctx)
         except (NotMeasurable, UnusableInput, OSError) as error:
@@ -92,7 +104,8 @@ def facts(path: Path, json: bool, mark: str | None, roles: Sequence[str]) -> Non
 @click.option(
     "--tolerance",
     "tolerance_percent",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, min_open=True, max=1000),
+    callback=_a_number,
     help="Percent; default: what the workload's own tests judge by, else 2.",
 )
 @_mark

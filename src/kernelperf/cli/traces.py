@@ -53,6 +53,9 @@ def compare_report(base: Path, now: Path, reading: Reading, *, json: bool) -> tu
 
 def are_traces(base: Path, now: Path) -> bool:
     """Tell whether two paths are traces, not recordings; raises `UnusableInput` for one of each."""
+    for path in (base, now):
+        if not path.exists():
+            raise UnusableInput(f"{path}: no such file or folder; name two traces, or two recordings")
     kinds = [_is_trace(path) for path in (base, now)]
     if kinds[0] != kinds[1]:
         trace, other = (base, now) if kinds[0] else (now, base)
@@ -64,11 +67,11 @@ def are_traces(base: Path, now: Path) -> bool:
 
 
 def _is_trace(path: Path) -> bool:
-    return path.is_file() or (path / TRACE).is_file()
+    return not path.is_dir() or (path / TRACE).is_file()  # a pipe is a file, too
 
 
 def _trace_file(path: Path) -> Path:
-    return path if path.is_file() else trace_path(path)
+    return trace_path(path) if path.is_dir() else path
 
 
 def _trace_files(path: Path) -> dict[str, Path]:

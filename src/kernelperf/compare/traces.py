@@ -18,7 +18,7 @@ from kernelperf.kernel_list import kernel_records
 from kernelperf.trace import Step, Trace
 from kernelperf.trace.evidence import launched
 from kernelperf.trace.roles import portable_name
-from kernelperf.trace.summary import busy_ns, op_totals
+from kernelperf.trace.summary import busy_ns, op_totals, used_devices
 
 _GRAPH_HASH = re.compile(r"## Call CompiledFxGraph \S+ ##")
 
@@ -119,7 +119,7 @@ def compare_traces(base: Trace, now: Trace) -> TraceComparison:
     known = before.ops_known and after.ops_known
     return TraceComparison(
         what="a step" if base.steps else "the whole trace",
-        notes=(*before.notes, *after.notes),
+        notes=(*_other_gpus(base, now), *before.notes, *after.notes),
         base_ns=_total_ns(before) if timed else None,
         now_ns=_total_ns(after) if timed else None,
         base_busy_ns=before.busy_ns if timed else None,
@@ -145,9 +145,15 @@ def _check(base: Trace, now: Trace) -> None:
         )
 
 
+def _other_gpus(base: Trace, now: Trace) -> tuple[str, ...]:
+    gpus = [", ".join(device.name or "unknown" for device in used_devices(trace)) for trace in (base, now)]
+    return (f"another GPU: {gpus[0]} → {gpus[1]}",) if gpus[0] != gpus[1] else ()
+
+
 def _side(name: str, trace: Trace) -> _Side:
-    unusable = [problem.message for problem in trace.problems_of("timing")]
-    notes = tuple(f"{name}: {message}" for message in unusable)
+    unusable = trace.problems_of("timing")
+    told = [problem.message for problem in trace.problems if problem.code != "steps-differ"]
+    notes = tuple(f"{name}: {message}" for message in told)
     if not trace.steps:
         return _Side((_whole(trace),), notes, not unusable)
     kinds = Counter(launched(step) for step in trace.steps)

@@ -60,6 +60,7 @@ def signed(ratio: float) -> str:
 
 def shortened(name: str, width: int = NAME_WIDTH) -> str:
     """Return a kernel's name without ``void`` and its arguments, cut in the middle where it is too long."""
+    name = "".join(character if character.isprintable() else "\ufffd" for character in name)
     bare = name.removeprefix("void ").split("(", 1)[0] if "<" not in name else name.removeprefix("void ")
     if len(bare) <= width:
         return bare

@@ -24,12 +24,16 @@ from kernelperf.trace.summary import Summary
 
 _SHOWN_KERNELS = 40
 _SHOWN_OPS = 40
+_SHOWN_CHANGES = 40
+# Of a recording's facts: what adds up over its workloads.
+_ADDED = ("kernels", "memsets", "memcpys", "roles", "gpu_busy_us", "gpu_span_us", "ops", "steps")
+_JOINED = ("problems", "kernels_per_step", "kernel_names")
 _SHOWN_NS = 50.0  # what one decimal of a µs shows
 
 
 def facts_text(trace: Trace, summary: Summary) -> str:
     """Return what a trace holds: totals, the kernels of its last step or the first of all, ops, problems."""
-    blocks = [_totals(summary), _kernels(trace), _ops(summary), _problems(summary.problems)]
+    blocks = [_totals(summary), _problems(summary.problems), _kernels(trace), _ops(summary)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -61,7 +65,8 @@ def facts_content(summary: Summary) -> dict[str, Any]:
 def recording_content(contents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the facts of a recording's workloads, and over all of them, as one object.
 
-    Numbers add up, lists follow one another, in the order of the workloads; a problem names its workload.
+    Counts and times add up, lists follow one another, in the order of the workloads; a problem names its
+    workload, and the device is the first one's.
     """
     whole: dict[str, Any] = {}
     for name, facts in contents.items():
@@ -73,7 +78,14 @@ def recording_content(contents: Mapping[str, Mapping[str, Any]]) -> dict[str, An
 def comparison_text(comparison: TraceComparison) -> str:
     """Return what differs between two traces, the time first."""
     lines = [_headline(comparison)]
-    lines += [f"  kernel   {_kernel_change(change, comparison)}" for change in _ranked(comparison)]
+    ranked = _ranked(comparison)
+    lines += [f"  kernel   {_kernel_change(change, comparison)}" for change in ranked[:_SHOWN_CHANGES]]
+    if len(ranked) > _SHOWN_CHANGES:
+        left_ns = sum(change.delta_ns for change in ranked[_SHOWN_CHANGES:])
+        share = share_of(left_ns, comparison.delta_ns)
+        lines.append(
+            f"  kernel   and {len(ranked) - _SHOWN_CHANGES} more (all of them: --format json)  {share}"
+        )
     lines += [
         f"  rest     {name}  {share_of(ns, comparison.delta_ns)}"
         for name, ns in comparison.rest
@@ -169,14 +181,19 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def _added(whole: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _sum(value, more[key]) for key, value in whole.items()}
+    return {
+        **whole,
+        **{key: _sum(whole[key], more[key]) for key in (*_ADDED, *_JOINED)},
+        "valid": whole["valid"] and more["valid"],
+        "ops_determinable": whole["ops_determinable"] and more["ops_determinable"],
+        "devices": [*whole["devices"], *(each for each in more["devices"] if each not in whole["devices"])],
+        "streams": max(whole["streams"], more["streams"]),
+    }
 
 
 def _sum(one: Any, other: Any) -> Any:
-    if one is None or other is None:
+    if one is None or other is None:  # such as steps, where one workload has none marked
         return None
-    if isinstance(one, bool):
-        return one and other
     if isinstance(one, list | tuple):
         return [*one, *other]
     if isinstance(one, dict):
@@ -184,7 +201,7 @@ def _sum(one: Any, other: Any) -> Any:
             key: _sum(one[key], other[key]) if key in one and key in other else one.get(key, other.get(key))
             for key in {**one, **other}
         }
-    return one if isinstance(one, str) else one + other
+    return one + other
 
 
 def _headline(comparison: TraceComparison) -> str:

@@ -18,8 +18,12 @@ Scope = Literal["trace", "timing", "step"]
 
 
 # Calls that put exactly one kernel on a stream: on CUDA cudaLaunchKernel(ExC), cuLaunchKernel(Ex) and the
-# cooperative ones; on ROCm hipLaunchKernel, hip(Ext|Hcc)ModuleLaunchKernel and hipLaunchByPtr.
-_KERNEL_LAUNCH = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel(?!s|MultiDevice)\w*|hipLaunchByPtr")
+# cooperative ones; on ROCm hipLaunchKernel, hip(Ext|Hcc)ModuleLaunchKernel and hipLaunchByPtr; on
+# XPU those of Unified Runtime and Level Zero.
+_KERNEL_LAUNCH = re.compile(
+    r"(?:cuda|cu|hip)\w*Launch\w*Kernel(?!s|MultiDevice)\w*|hipLaunchByPtr"
+    r"|urEnqueueKernelLaunch\w*|zeCommandList\w*AppendLaunch\w*Kernel\w*"
+)
 
 
 _GRAPH_LAUNCH = "GraphLaunch"

@@ -33,8 +33,8 @@ def read_text(path: Path) -> bytes:
         raise UnusableInput(f"{path}: no such file; expected a chrome trace") from error
     except OSError as error:
         raise UnusableInput(f"{path}: can't be read ({error.strerror}); expected a chrome trace") from error
-    if data.startswith(_GZIP):
-        data = _unpack(path, data)
+    for _ in range(2):  # some tools gzip what is gzip already
+        data = _unpack(path, data) if data.startswith(_GZIP) else data
     data = data.removeprefix(_BYTE_ORDER_MARK)
     _refuse_foreign(path, data)
     return data

@@ -45,7 +45,7 @@ def parse_rule(line: str) -> tuple[str, Role]:
         )
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError) as error:
         raise UnusableInput(f"{pattern!r} is no regular expression ({error}); found in {line!r}") from error
     return pattern, role  # type: ignore[return-value]  # checked against Role's values above
 

@@ -71,7 +71,7 @@ def summarize(trace: Trace) -> Summary:
         gpu_span_ns=_span_ns(kernels),
         ops=op_totals(trace.ops, kernels, trace.transfers),
         ops_known=bool(trace.ops) and all(kernel.launch and not kernel.launch.is_graph for kernel in kernels),
-        devices=_devices(trace),
+        devices=used_devices(trace),
         streams=len({(kernel.device, kernel.stream) for kernel in kernels}),
     )
 
@@ -123,7 +123,8 @@ def _span_ns(kernels: Iterable[Kernel]) -> int:
     return max(end for _, end in intervals) - min(start for start, _ in intervals) if intervals else 0
 
 
-def _devices(trace: Trace) -> tuple[Device, ...]:
+def used_devices(trace: Trace) -> tuple[Device, ...]:
+    """Return the GPUs that ran kernels, the busiest first, as the trace describes them."""
     known = {device.index: device for device in trace.devices}
     used = Counter(kernel.device for kernel in trace.kernels)
     return tuple(known.get(index, Device(index, "", 0, 0, (0, 0))) for index, _ in used.most_common())
