@@ -90,7 +90,7 @@ def facts(path: Path, json: bool, mark: str | None, roles: Sequence[str]) -> Non
     isn't whole.
     """
     text, whole = facts_report(path, Reading(mark, roles), json=json)
-    click.echo(text, nl=not text.endswith("\n"))
+    _write(text, None)
     sys.exit(FINE if whole else UNDECIDED)
 
 

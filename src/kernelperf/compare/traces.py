@@ -18,7 +18,7 @@ from kernelperf.kernel_list import kernel_records
 from kernelperf.trace import Step, Trace
 from kernelperf.trace.evidence import launched
 from kernelperf.trace.roles import portable_name
-from kernelperf.trace.summary import busy_ns, op_totals, used_devices
+from kernelperf.trace.summary import busy_ns, op_totals, ops_known, used_devices
 
 _GRAPH_HASH = re.compile(r"## Call CompiledFxGraph \S+ ##")
 
@@ -93,11 +93,6 @@ class _Side:
     def busy_ns(self) -> float:
         return statistics.median(busy_ns(step.kernels) for step in self.steps)
 
-    @property
-    def ops_known(self) -> bool:
-        launched = all(kernel.launch and not kernel.launch.is_graph for kernel in self.last.kernels)
-        return bool(self.last.ops) and launched
-
 
 def compare_traces(base: Trace, now: Trace) -> TraceComparison:
     """Say what differs between two traces.
@@ -116,7 +111,7 @@ def compare_traces(base: Trace, now: Trace) -> TraceComparison:
         ("kernels that changed too little to list", kernels_ns - sum(change.delta_ns for change in changes)),
         ("memsets and memcpys", transfers_ns),
     )
-    known = before.ops_known and after.ops_known
+    known = all(ops_known(side.last.ops, side.last.kernels) for side in (before, after))
     return TraceComparison(
         what="a step" if base.steps else "the whole trace",
         notes=(*_other_gpus(base, now), *before.notes, *after.notes),

@@ -70,10 +70,15 @@ def summarize(trace: Trace) -> Summary:
         gpu_busy_ns=busy_ns(kernels),
         gpu_span_ns=_span_ns(kernels),
         ops=op_totals(trace.ops, kernels, trace.transfers),
-        ops_known=bool(trace.ops) and all(kernel.launch and not kernel.launch.is_graph for kernel in kernels),
+        ops_known=ops_known(trace.ops, kernels),
         devices=used_devices(trace),
         streams=len({(kernel.device, kernel.stream) for kernel in kernels}),
     )
+
+
+def ops_known(ops: Sequence[object], kernels: Iterable[Kernel]) -> bool:
+    """Tell whether it can be known which op launched each kernel: by a call of its own, not a graph's."""
+    return bool(ops) and all(kernel.launch and not kernel.launch.is_graph for kernel in kernels)
 
 
 def busy_ns(kernels: Iterable[Kernel]) -> int:
