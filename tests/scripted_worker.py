@@ -51,6 +51,10 @@ class Scripted:
             script = json.loads((self.folder / "script.json").read_text())
             self.script = script.get(self.variant, {})
             (self.folder / f"{self.variant}.pid").write_text(str(os.getpid()))
+        if kind == "BuildYardsticks":
+            self.variant = "yardsticks"
+            self.script = json.loads((self.folder / "script.json").read_text()).get(self.variant, {})
+            (self.folder / f"{self.variant}.pid").write_text(str(os.getpid()))
         self.times[kind] += 1
         self.note(f"{kind} begins")
         self.misbehave(kind)
@@ -117,6 +121,11 @@ class Scripted:
                     "held": True,
                     "repeats": 1,
                 }
+            case "BuildYardsticks":
+                return {"type": "YardsticksBuilt", "uuid": DEVICE["uuid"]}
+            case "BurstYardsticks":
+                each = [1e3 * self.times[kind]] * command["steps"]
+                return {"type": "YardstickSamples", "durations_ns": {"copy": each, "fixed": each}}
             case "Observe":
                 return {"type": "Observations", **OBSERVATIONS}
         raise ValueError(kind)

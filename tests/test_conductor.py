@@ -5,6 +5,7 @@ The workers are scripted: what comes after CUDA is needed can't be had from real
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -18,14 +19,15 @@ from typing import Any
 import pytest
 
 from kernelperf import conductor, environment
-from kernelperf.conductor import FailedRun, Outcome, Plan, Recorded, Settings, record_run
-from kernelperf.environment import GpuInfo, GpuState, card_hash
+from kernelperf.conductor import FailedRun, Outcome, Plan, Recorded, Settings, crew, record_run
+from kernelperf.environment import GpuInfo, GpuState, Sample, card_hash
 from kernelperf.workload import AxisValue, Declaration, Variant
 from tests.scripted_worker import DEVICE
 
 WORKER = Path(__file__).with_name("scripted_worker.py")
 GPU = GpuInfo("NVIDIA H200", "9.0", 150754820096, "", 700, "580.159.04", f"GPU-{DEVICE['uuid']}", False)
 ROUNDS, WALL_ROUNDS = 3, 2
+SETTINGS = {"rounds": ROUNDS, "wall_rounds": WALL_ROUNDS, "side_by_side": True, "yardsticks": False}
 
 
 @dataclass
@@ -55,7 +57,13 @@ class Bench:
         settings = Settings(
             root=self.folder,
             worker_command=(sys.executable, str(WORKER), str(self.folder)),
-            **{"rounds": ROUNDS, "wall_rounds": WALL_ROUNDS, "side_by_side": True, **changes},
+            **{
+                "rounds": ROUNDS,
+                "wall_rounds": WALL_ROUNDS,
+                "side_by_side": True,
+                "yardsticks": False,
+                **changes,
+            },
         )
         outcomes = record_run(
             [Plan(variant, timing) for variant in variants(workers, time_limit_s)],
@@ -174,19 +182,85 @@ def test_a_burst_that_was_not_held_marks_the_run(bench: Bench) -> None:
     assert [recorded(outcomes[each]).run.queue_held for each in ("a-1", "a-2")] == [False, True]
 
 
-def test_the_state_is_asked_right_after_each_workers_last_burst(
+@dataclass
+class Watch:
+    """Stands in for `GpuWatch`: a clock that falls by 15 MHz with each sample."""
+
+    uuid: str
+    bench: Bench
+    asked: list[tuple[list[int | None], int]] = field(default_factory=list)
+    sampled: list[str] = field(default_factory=list)
+    closed: bool = False
+
+    def sample(self) -> Sample:
+        self.sampled.append(self.bench.journal[-1])
+        return Sample(sm_clock_mhz=1995 - 15 * len(self.sampled))
+
+    def state(self, samples: list[Sample], own_processes: int) -> GpuState:
+        self.asked.append(([sample.sm_clock_mhz for sample in samples], own_processes))
+        return GpuState(sm_clock_mhz=samples[0].sm_clock_mhz)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def watches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Watch]:
+    made: list[Watch] = []
+
+    def watch(uuid: str) -> Watch:
+        made.append(Watch(uuid, bench))
+        return made[-1]
+
+    monkeypatch.setattr(crew, "GpuWatch", watch)
+    return made
+
+
+def test_the_state_is_sampled_in_every_burst(bench: Bench, watches: list[Watch]) -> None:
+    outcomes = bench.run(2)
+    (watch,) = watches
+    assert (watch.uuid, watch.closed) == (DEVICE["uuid"], True)
+    assert len(watch.sampled) == 2 * ROUNDS
+    assert watch.asked == [([1980, 1950, 1920], 2), ([1965, 1935, 1905], 2)]
+    assert [recorded(outcomes[each]).run.state.sm_clock_mhz for each in ("a-1", "a-2")] == [1980, 1965]
+
+
+def test_yardsticks_take_the_first_turn_in_every_round(bench: Bench, watches: list[Watch]) -> None:
+    outcomes = bench.run(2, yardsticks=True)
+    turns = [line.split()[0] for line in bench.journal if "Burst" in line and "Wall" not in line][::2]
+    assert turns == ["yardsticks", "a-1", "a-2"] * ROUNDS
+    read = recorded(outcomes["a-1"]).run.yardsticks
+    assert read == recorded(outcomes["a-2"]).run.yardsticks
+    assert read is not None
+    assert read.times_ns == (("copy", 2_500.0), ("fixed", 2_500.0))  # of the last two of three rounds
+    assert read.state.sm_clock_mhz == 1980
+    assert {own for _, own in watches[0].asked} == {3}
+    assert bench.living() == []
+
+
+@pytest.mark.parametrize("when", ["BuildYardsticks", "BurstYardsticks:2"])
+@pytest.mark.parametrize("how", ["crash", "fail cuda"])
+def test_without_yardsticks_the_run_goes_on(bench: Bench, when: str, how: str) -> None:
+    outcomes = bench.run(2, {"yardsticks": {when: how}}, yardsticks=True)
+    for each in outcomes.values():
+        assert recorded(each).run.yardsticks is None
+        assert len(recorded(each).run.gpu_time_ns) == ROUNDS
+    assert any(line.startswith("going on without yardsticks: ") for line in bench.progress)
+
+
+def test_yardsticks_are_not_started_for_structure_alone(bench: Bench) -> None:
+    bench.run(1, timing=False, yardsticks=True)
+    assert "yardsticks" not in "".join(bench.journal)
+
+
+def test_a_card_that_admits_one_process_has_no_yardsticks_beside_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, int, str]] = []
-
-    def state(uuid: str, own_processes: int) -> GpuState:
-        asked.append((uuid, own_processes, bench.journal[-1]))
-        return GpuState(sm_clock_mhz=1980)
-
-    monkeypatch.setattr(environment, "gpu_state", state)
-    outcomes = bench.run(2)
-    assert asked == [(DEVICE["uuid"], 2, "a-1 Burst ends"), (DEVICE["uuid"], 2, "a-2 Burst ends")]
-    assert recorded(outcomes["a-1"]).run.state.sm_clock_mhz == 1980
+    exclusive = dataclasses.replace(GPU, exclusive=True)
+    monkeypatch.setattr(environment, "find_gpu", lambda *_: exclusive)
+    outcomes = bench.run(1, yardsticks=True, side_by_side=None)
+    assert recorded(outcomes["a-1"]).run.yardsticks is None
+    assert "yardsticks" not in "".join(bench.journal)
 
 
 @pytest.mark.parametrize("command", ["Build", "FirstCall", "Profile", "Burst:2", "WallBurst:1", "Observe"])

@@ -10,13 +10,14 @@ import pytest
 
 from kernelperf.environment import (
     GpuState,
+    GpuWatch,
     Hardware,
     assemble,
     card_hash,
     find_gpu,
-    gpu_state,
     host_memory_available_bytes,
 )
+from kernelperf.errors import NotMeasurable
 from kernelperf.protocol import DeviceFacts
 
 A = "GPU-a33884df-6f51-bb7a-adbc-e267c962ebc2"
@@ -31,7 +32,15 @@ class NvmlError(Exception):
 
 
 def card(uuid: str, name: str = "NVIDIA H200", **more: Any) -> SimpleNamespace:
-    defaults = {"instances": (), "parent": None, "mode": 0, "limit_mw": 700_000, "processes": 0}
+    defaults = {
+        "instances": (),
+        "parent": None,
+        "mode": 0,
+        "limit_mw": 700_000,
+        "processes": 0,
+        "ecc": [1, 1],
+    }
+    defaults |= {"clocks": [1980] * 9, "reasons": [4] * 9}
     return SimpleNamespace(uuid=uuid, name=name, **{**defaults, **more})
 
 
@@ -39,7 +48,8 @@ class Nvml:
     """Answers as pynvml does, for a host with these cards; what a card can't tell raises."""
 
     NVMLError = NvmlError
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 1, 0, 3
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 1, 2, 0, 3
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
 
     def __init__(self, *cards: SimpleNamespace, driver: bool = True) -> None:
         self.cards, self.driver, self.open = cards, driver, 0
@@ -99,7 +109,13 @@ class Nvml:
         return 131_062
 
     def nvmlDeviceGetClockInfo(self, device: SimpleNamespace, kind: int) -> int:
-        return 1980
+        return {self.NVML_CLOCK_SM: device.clocks.pop(0), self.NVML_CLOCK_MEM: 3201}[kind]
+
+    def nvmlDeviceGetEccMode(self, device: SimpleNamespace) -> list[int]:
+        return self._told(device.ecc)
+
+    def nvmlDeviceGetTotalEccErrors(self, device: SimpleNamespace, error: int, counter: int) -> int:
+        return {(1, 0): 7}[error, counter]
 
     def nvmlDeviceGetTemperature(self, device: SimpleNamespace, sensor: int) -> int:
         return 41
@@ -108,7 +124,7 @@ class Nvml:
         raise NvmlError("Function Not Found")
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: SimpleNamespace) -> int:
-        return 4
+        return device.reasons.pop(0)
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: SimpleNamespace) -> list[int]:
         return list(range(self._told(device.processes)))
@@ -132,7 +148,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_without_a_driver_every_answer_is_none(host: Any) -> None:
     host(driver=False)
     assert find_gpu(environ={}) is None
-    assert gpu_state(A, 0) == GpuState()
+    assert state() == GpuState()
 
 
 def test_without_a_gpu_none_is_found(host: Any) -> None:
@@ -198,15 +214,48 @@ def test_a_limit_that_nvml_does_not_know_is_none(host: Any) -> None:
     assert found.power_limit_w is None
 
 
-def test_the_state_counts_processes_that_are_not_ours(host: Any) -> None:
+def state(uuid: str = A, own_processes: int = 3, samples: int = 3) -> GpuState:
+    watch = GpuWatch(uuid)
+    try:
+        return watch.state([watch.sample() for _ in range(samples)], own_processes)
+    finally:
+        watch.close()
+
+
+def test_the_state_is_that_of_the_bursts_and_counts_processes_that_are_not_ours(host: Any) -> None:
     host(card(A, processes=5))
-    assert gpu_state(A, 3) == GpuState(1980, 41, 131.062, 4, 2)
+    assert state() == GpuState(1980, 41, 131.062, 4, 2, 3201, True, 7)
+
+
+def test_the_clock_is_the_median_of_the_samples_and_every_reason_counts(host: Any) -> None:
+    host(card(A, clocks=[1980, 1650, 1665, 0], reasons=[0, 4, 32]))
+    told = state()
+    assert (told.sm_clock_mhz, told.event_reasons) == (1665, 36)
 
 
 @pytest.mark.parametrize("seen", [None, 1])
 def test_other_processes_are_unknown_where_even_ours_are_not_shown(host: Any, seen: int | None) -> None:
-    host(card(A, processes=seen))
-    assert gpu_state(A, 3) == GpuState(1980, 41, 131.062, 4, None)
+    host(card(A, processes=seen, ecc=None))
+    assert state() == GpuState(1980, 41, 131.062, 4, None, 3201, None, 7)
+
+
+def test_a_state_that_nobody_looked_at_is_an_error(host: Any) -> None:
+    host(card(A))
+    with pytest.raises(NotMeasurable, match="no sample of the GPU's state was taken"):
+        state(samples=0)
+
+
+def test_a_gpu_that_nvml_does_not_know_has_no_state(host: Any) -> None:
+    host(card(A))
+    assert state(B) == GpuState()
+
+
+def test_a_watch_lets_nvml_go(host: Any) -> None:
+    nvml = host(card(A))
+    watch = GpuWatch(A)
+    assert nvml.open == 1
+    watch.close()
+    assert nvml.open == 0
 
 
 @pytest.mark.parametrize(

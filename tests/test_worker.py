@@ -177,6 +177,7 @@ def test_a_worker_is_gone_when_its_conductor_died_even_while_it_hangs(tmp_path: 
         from kernelperf.workload import registered
         (variant,) = registered()["hangs"].variants()
         settings = Settings(root=Path.cwd())
+        Path("scratch").mkdir()
         member = crew._start(Plan(variant, timing=True), Path("scratch"), settings)
         member.process.send(crew._build(variant, settings))
         while "hanging" not in member.process.log.read_text():

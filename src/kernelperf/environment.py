@@ -7,14 +7,18 @@ driver every answer is None.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import operator
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelperf.errors import NotMeasurable
 from kernelperf.protocol import DeviceFacts
 
 # Salted, so that a card's UUID can't be looked up from what is stored.
@@ -47,13 +51,24 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """The GPU's state as NVML told it once, during or right after the bursts; None where it can't tell."""
+    """The GPU's state as NVML told it while bursts ran and right after; None where it can't tell."""
 
-    sm_clock_mhz: int | None = None
+    sm_clock_mhz: int | None = None  # the median of one sample a burst
     temperature_c: int | None = None
     power_w: float | None = None
-    event_reasons: int | None = None
+    event_reasons: int | None = None  # every clock-event reason that was set in a sample
     other_processes: int | None = None
+    memory_clock_mhz: int | None = None
+    ecc: bool | None = None
+    uncorrected_errors: int | None = None  # of the memory, since the driver was loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What changes within a burst's time."""
+
+    sm_clock_mhz: int | None = None
+    event_reasons: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,29 +121,64 @@ def find_gpu(uuid: str = "", environ: Mapping[str, str] = os.environ) -> GpuInfo
             return None
 
 
-def gpu_state(uuid: str, own_processes: int) -> GpuState:
-    """Return the state of the GPU of this UUID now.
+class GpuWatch:
+    """Asks NVML about one GPU while workers time on it; NVML stays open in between."""
 
-    ``own_processes`` is how many of the processes on it are ours.  Other processes read None where NVML
-    doesn't show even ours, as in most containers.
-    """
-    with _nvml() as nvml:
-        if nvml is None:
+    def __init__(self, uuid: str) -> None:
+        self._opened = contextlib.ExitStack()
+        self._nvml: Any = self._opened.enter_context(_nvml())
+        self._device = _handle_or_none(self._nvml, uuid) if self._nvml is not None and uuid else None
+        self._card = None if self._device is None else _parent(self._nvml, self._device)
+
+    def close(self) -> None:
+        """Let NVML go."""
+        self._opened.close()
+
+    def sample(self) -> Sample:
+        """Return clock and clock-event reasons of this moment: take it while a burst runs."""
+        if self._card is None:
+            return Sample()
+        nvml, card = self._nvml, self._card
+        return Sample(
+            sm_clock_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_SM),
+            event_reasons=_event_reasons(nvml, card),
+        )
+
+    def state(self, samples: Sequence[Sample], own_processes: int) -> GpuState:
+        """Return the state that bursts were timed in, from one sample each and the rest as it is now.
+
+        ``own_processes`` is how many of the processes on the GPU are ours.  Other processes read None where
+        NVML doesn't show even ours, as in most containers.
+
+        Raises `NotMeasurable` without a sample: nothing is known of a state that nobody looked at.
+        """
+        if not samples:
+            raise NotMeasurable("no sample of the GPU's state was taken; take one in every burst")
+        if self._card is None:
             return GpuState()
-        found = _handle_or_none(nvml, uuid)
-        if found is None:
-            return GpuState()
-        parent = _parent(nvml, found)
-        power_mw = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, parent)
-        running = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, found)
+        nvml, card = self._nvml, self._card
+        clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
+        reasons = [sample.event_reasons for sample in samples if sample.event_reasons is not None]
+        power_mw = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, card)
+        ecc = _ask(nvml, nvml.nvmlDeviceGetEccMode, card)
+        running = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, self._device)
         return GpuState(
-            sm_clock_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, parent, nvml.NVML_CLOCK_SM),
-            temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, parent, nvml.NVML_TEMPERATURE_GPU),
+            sm_clock_mhz=statistics.median_low(clocks) if clocks else None,
+            temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, card, nvml.NVML_TEMPERATURE_GPU),
             power_w=None if power_mw is None else power_mw / 1000,
-            event_reasons=_event_reasons(nvml, parent),
+            event_reasons=functools.reduce(operator.or_, reasons) if reasons else None,
             other_processes=None
             if running is None or len(running) < own_processes
             else len(running) - own_processes,
+            memory_clock_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_MEM),
+            ecc=None if ecc is None else bool(ecc[0]),
+            uncorrected_errors=_ask(
+                nvml,
+                nvml.nvmlDeviceGetTotalEccErrors,
+                card,
+                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nvml.NVML_VOLATILE_ECC,
+            ),
         )
 
 

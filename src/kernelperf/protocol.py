@@ -46,11 +46,21 @@ class Observe(msgspec.Struct, tag=True, frozen=True):
     """Tell what timing could not: memory, compilations, numerics, probes.  Comes after all timing."""
 
 
+class BuildYardsticks(msgspec.Struct, tag=True, frozen=True):
+    """Build the yardsticks, in a worker that has no workload."""
+
+
+class BurstYardsticks(msgspec.Struct, tag=True, frozen=True):
+    """Time ``steps`` steps of each yardstick on the GPU, behind a pre-filled queue."""
+
+    steps: int
+
+
 class Stop(msgspec.Struct, tag=True, frozen=True):
     """End the process."""
 
 
-Command = Build | FirstCall | Profile | Burst | WallBurst | Observe | Stop
+Command = Build | FirstCall | Profile | Burst | WallBurst | Observe | BuildYardsticks | BurstYardsticks | Stop
 
 
 class Built(msgspec.Struct, tag=True, frozen=True):
@@ -95,6 +105,18 @@ class Samples(msgspec.Struct, tag=True, frozen=True):
     repeats: int  # steps inside one event pair
 
 
+class YardsticksBuilt(msgspec.Struct, tag=True, frozen=True):
+    """The yardsticks stand, on the GPU of this UUID."""
+
+    uuid: str
+
+
+class YardstickSamples(msgspec.Struct, tag=True, frozen=True):
+    """The durations of one burst of each yardstick, in nanoseconds, by its name."""
+
+    durations_ns: dict[str, list[float]]
+
+
 class ProbeResult(msgspec.Struct, frozen=True):
     """What one probe compiled."""
 
@@ -137,4 +159,6 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     detail: str  # traceback
 
 
-Reply = Built | FirstCallDone | Profiled | Samples | Observations | Failed
+Reply = (
+    Built | FirstCallDone | Profiled | Samples | Observations | YardsticksBuilt | YardstickSamples | Failed
+)

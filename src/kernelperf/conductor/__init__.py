@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kernelperf import environment
@@ -43,6 +44,8 @@ def record_run(
     with _one_session_per_gpu(gpu, progress):
         waiting = list(plans)
         at_once = _workers_at_once(settings, gpu, len(plans))
+        if gpu is not None and gpu.exclusive:
+            settings = replace(settings, yardsticks=False)
         while waiting:
             crew, waiting = waiting[:at_once], waiting[at_once:]
             crowded = _run_crew(crew, scratch, settings, progress, settle)
@@ -91,6 +94,7 @@ def _run_crew(
 ) -> tuple[Plan, ...]:
     """Run plans side by side; return those whose failure the others may have caused, unsettled."""
     with Crew(plans, scratch, settings, progress, settle) as crew:
+        crew.start()
         crew.build()
         crew.first_calls()
         crew.profile()

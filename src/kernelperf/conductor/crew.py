@@ -8,7 +8,7 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,9 @@ from kernelperf import environment
 from kernelperf.conductor.plans import FailedRun, Plan, Progress, Recorded, Settings, Settle
 from kernelperf.conductor.structure import Structure, read_structure
 from kernelperf.conductor.worker_process import WorkerProcess, gather
-from kernelperf.environment import GpuState
+from kernelperf.conductor.yardsticks import BUILD as BUILD_YARDSTICKS
+from kernelperf.conductor.yardsticks import YardstickWorker
+from kernelperf.environment import GpuState, GpuWatch, Sample
 from kernelperf.errors import NotMeasurable, UnusableInput
 from kernelperf.protocol import (
     Build,
@@ -39,7 +41,7 @@ from kernelperf.protocol import (
     Stop,
     WallBurst,
 )
-from kernelperf.recording.records import Run
+from kernelperf.recording.records import Run, Yardsticks
 from kernelperf.workload import Variant
 
 # A trace that lost something is taken again this often before the workload fails.
@@ -60,7 +62,9 @@ class Member:
     wall_rounds_ns: list[float] = field(default_factory=list)
     held: bool = True
     repeats: int = 0
+    samples: list[Sample] = field(default_factory=list)
     state: GpuState = field(default_factory=GpuState)
+    yardsticks: Yardsticks | None = None
 
     @property
     def id(self) -> str:
@@ -92,39 +96,59 @@ class Crew:
         self._settle = settle
         self._members: list[Member] = []
         self._everyone: list[Member] = []
+        self.yardsticks: YardstickWorker | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.yardsticks is not None:
+            self.yardsticks.kill()
         for member in self._everyone:
             member.process.kill()
             shutil.rmtree(member.folder / "cache", ignore_errors=True)
 
-    def build(self) -> None:
-        """Start the workers, and let them import and build side by side."""
-        self._progress(f"building {len(self._plans)} workloads side by side")
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Those that have not failed and not ended."""
+        return tuple(self._members)
+
+    def start(self) -> None:
+        """Start the workers' processes."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        if self._settings.yardsticks and any(plan.timing for plan in self._plans):
+            environ = _worker_environ(self._scratch / "yardsticks")  # they compile nothing
+            self.yardsticks = YardstickWorker(self._scratch, self._settings, environ, self._progress)
         for plan in self._plans:
             member = _start(plan, self._scratch, self._settings)
             self._members.append(member)
             self._everyone.append(member)
+
+    def build(self) -> None:
+        """Let the workers import and build side by side."""
+        self._progress(f"building {len(self._plans)} workloads side by side")
         by_process = {member.process: member for member in self._members}
-        builds = {
+        builds: dict[WorkerProcess, Command] = {
             process: _build(member.plan.variant, self._settings) for process, member in by_process.items()
         }
+        if self.yardsticks is not None:
+            builds[self.yardsticks.process] = BUILD_YARDSTICKS
         for process, reply in gather(builds):
+            if self.yardsticks is not None and process is self.yardsticks.process:
+                self.yardsticks.built(reply)
+                continue
             member = by_process[process]
             if isinstance(reply, Built):
                 member.built = reply
             elif isinstance(reply, Failed):
-                self._fail(member, reply)
+                self.fail(member, reply)
 
     def first_calls(self) -> None:
         """Let one worker at a time compile and autotune, so that nobody's autotuning is disturbed."""
         built = list(self._members)
         for number, member in enumerate(built, 1):
             self._progress(f"first call of {member.id} ({number} of {len(built)})")
-            reply = self._ask(member, FirstCall())
+            reply = self.ask(member, FirstCall())
             if isinstance(reply, FirstCallDone) and member.built is not None:
                 member.first_call_s = reply.seconds
                 member.built = msgspec.structs.replace(member.built, stack=reply.stack, sources=reply.sources)
@@ -133,24 +157,30 @@ class Crew:
         """Take each worker's trace in turn; a trace that lost something is taken again."""
         self._progress(f"profiling {len(self._members)} workloads in turn")
         for member in list(self._members):
-            self._profile(member)
+            self.take_trace(member)
 
     def time_gpu(self) -> None:
-        """Round-robin bursts on the GPU, and the GPU's state right after each worker's last."""
-        for number in range(1, self._settings.rounds + 1):
-            timed = self._timed()
-            if timed:
+        """Round-robin bursts on the GPU, its clock read during each; the rest of its state at the end."""
+        timed = self._timed()
+        if not timed:
+            return
+        watch = GpuWatch(next((member.built.device.uuid for member in timed if member.built), ""))
+        try:
+            for number in range(1, self._settings.rounds + 1):
                 self._progress(f"timing: round {number} of {self._settings.rounds}")
-            for member in timed:
-                self._burst(member)
-                if number == self._settings.rounds and member.built is not None:
-                    member.state = environment.gpu_state(member.built.device.uuid, len(self._members))
+                if self.yardsticks is not None:
+                    self.yardsticks.burst(self._settings.burst_steps, watch)
+                for member in self._timed():
+                    self._burst(member, watch, last=number == self._settings.rounds)
+            self._read_yardsticks(watch)
+        finally:
+            watch.close()
 
     def time_wall(self) -> None:
         """Round-robin bursts by the host's clock."""
         for _ in range(self._settings.wall_rounds):
             for member in self._timed():
-                reply = self._ask(member, WallBurst(steps=self._settings.burst_steps))
+                reply = self.ask(member, WallBurst(steps=self._settings.burst_steps))
                 if isinstance(reply, Samples):
                     member.wall_rounds_ns.append(statistics.median(reply.durations_ns))
 
@@ -158,7 +188,7 @@ class Crew:
         """Ask for what could have disturbed the timing, and let each worker go."""
         self._progress(f"observing {len(self._members)} workloads in turn")
         for member in list(self._members):
-            reply = self._ask(member, Observe())
+            reply = self.ask(member, Observe())
             if isinstance(reply, Observations):
                 member.process.stop(Stop())
                 self._members.remove(member)
@@ -167,18 +197,33 @@ class Crew:
     def _timed(self) -> list[Member]:
         return [member for member in self._members if member.plan.timing]
 
-    def _burst(self, member: Member) -> None:
-        reply = self._ask(member, Burst(steps=self._settings.burst_steps))
+    def _burst(self, member: Member, watch: GpuWatch, *, last: bool) -> None:
+        command = Burst(steps=self._settings.burst_steps)
+        reply = self.ask(member, command, lambda: member.samples.append(watch.sample()))
         if isinstance(reply, Samples):
             member.gpu_rounds_ns.append(statistics.median(reply.durations_ns))
             member.held = member.held and reply.held
             member.repeats = reply.repeats
+            if last:
+                member.state = watch.state(member.samples, self._own_processes)
 
-    def _profile(self, member: Member) -> None:
+    def _read_yardsticks(self, watch: GpuWatch) -> None:
+        if self.yardsticks is None:
+            return
+        read = self.yardsticks.result(watch, self._own_processes)
+        for member in self._timed():
+            member.yardsticks = read
+
+    @property
+    def _own_processes(self) -> int:
+        return len(self._members) + (self.yardsticks is not None)
+
+    def take_trace(self, member: Member) -> None:
+        """Take a worker's trace; one that lost something is taken again."""
         steps = self._settings.profile_steps
         trouble = ""
         for _ in range(1 + TRACE_RETAKES):
-            reply = self._ask(member, Profile(path=str(member.trace), steps=steps))
+            reply = self.ask(member, Profile(path=str(member.trace), steps=steps))
             if not isinstance(reply, Profiled):
                 return
             try:
@@ -188,17 +233,19 @@ class Crew:
                 continue
             return
         cause = f"its trace was not whole in {1 + TRACE_RETAKES} takes: {trouble}"
-        self._fail(member, Failed(kind="profiler", cause=cause, detail=f"the last one: {member.trace}"))
+        self.fail(member, Failed(kind="profiler", cause=cause, detail=f"the last one: {member.trace}"))
 
-    def _ask(self, member: Member, command: Command) -> Reply | None:
+    def ask(
+        self, member: Member, command: Command, meanwhile: Callable[[], object] = lambda: None
+    ) -> Reply | None:
         """Give one worker its turn; None if it failed."""
-        ((_, reply),) = gather({member.process: command})
+        ((_, reply),) = gather({member.process: command}, meanwhile)
         if isinstance(reply, Failed):
-            self._fail(member, reply)
+            self.fail(member, reply)
             return None
         return reply
 
-    def _fail(self, member: Member, reply: Failed) -> None:
+    def fail(self, member: Member, reply: Failed) -> None:
         """Take a worker out of the crew; the others go on."""
         beside_others = len(self._members) > 1
         member.process.kill()
@@ -219,7 +266,6 @@ def _maybe_crowded(reply: Failed) -> bool:
 
 
 def _start(plan: Plan, scratch: Path, settings: Settings) -> Member:
-    scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{plan.variant.id}-", dir=scratch))
     process = WorkerProcess(
         plan.variant.id,
@@ -275,6 +321,7 @@ def _recorded(member: Member, observations: Observations, settings: Settings) ->
         observations=observations,
         state=member.state,
         card=seen.card,
+        yardsticks=member.yardsticks,
     )
     recorded_at = datetime.now(UTC).isoformat(timespec="seconds")
     return Recorded(member.plan.variant, run, seen, member.trace, anonymous, recorded_at)

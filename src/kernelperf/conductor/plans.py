@@ -36,6 +36,7 @@ class Settings:
     lane: str = ""
     rules: RoleRules = field(default_factory=RoleRules)
     side_by_side: bool | None = None
+    yardsticks: bool = True  # not where the card admits one process at a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -171,12 +171,15 @@ class WorkerProcess:
         )
 
 
-def gather(commands: Mapping[WorkerProcess, Command]) -> Iterator[tuple[WorkerProcess, Reply]]:
-    """Send each worker its command, and give each reply as it comes."""
+def gather(
+    commands: Mapping[WorkerProcess, Command], meanwhile: Callable[[], object] = lambda: None
+) -> Iterator[tuple[WorkerProcess, Reply]]:
+    """Send each worker its command, do something meanwhile, and give each reply as it comes."""
     with selectors.DefaultSelector() as selector:
         for worker, command in commands.items():
             worker.send(command)
             selector.register(worker, selectors.EVENT_READ)
+        meanwhile()
         waiting = list(commands)
         while waiting:
             patience_s = min(_POLL_S, *(worker.remaining_s() for worker in waiting))

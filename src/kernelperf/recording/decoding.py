@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kernelperf.environment import Environment
+from kernelperf.environment import Environment, GpuState
 from kernelperf.errors import NotMeasurable, UnusableInput
-from kernelperf.recording.records import KernelRecord, Run, WorkloadRecording
+from kernelperf.recording.records import KernelRecord, Run, WorkloadRecording, Yardsticks
 from kernelperf.recording.schema import (
     SCHEMA_KEY,
     SCHEMA_VERSION,
@@ -122,6 +122,8 @@ def _runs(info: ExtraInfo, wall_runs_ns: Sequence[Sequence[float]]) -> tuple[Run
         info.kernel_time_ns,
         info.counts,
         info.states,
+        info.yardsticks_ns or [{}] * len(info.runs),
+        info.yardstick_states or [GpuState()] * len(info.runs),
         strict=True,
     )
     return tuple(
@@ -136,8 +138,9 @@ def _runs(info: ExtraInfo, wall_runs_ns: Sequence[Sequence[float]]) -> tuple[Run
             observations=info.observations[row.observations],
             state=state,
             card=row.card,
+            yardsticks=Yardsticks(tuple(sorted(times_ns.items())), card_state) if times_ns else None,
         )
-        for row, gpu_ns, wall_ns, kernel_ns, counts, state in columns
+        for row, gpu_ns, wall_ns, kernel_ns, counts, state, times_ns, card_state in columns
     )
 
 

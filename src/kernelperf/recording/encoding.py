@@ -9,6 +9,7 @@ import msgspec
 from pytest_benchmark.stats import Stats
 
 from kernelperf.compare.estimate import kept_rounds
+from kernelperf.environment import GpuState
 from kernelperf.recording.layout import Record, Rows, dump, rounded
 from kernelperf.recording.records import Run, WorkloadRecording
 from kernelperf.recording.schema import SCHEMA_KEY, SCHEMA_VERSION, check_samples
@@ -70,7 +71,17 @@ def _extra_info(rec: WorkloadRecording, trace_sha256: str) -> dict[str, Any]:
         "counts": [msgspec.to_builtins(run.counts) for run in rec.runs],
         "states": [msgspec.to_builtins(run.state) for run in rec.runs],
         "observations": observations,
+        "yardsticks_ns": [_yardsticks_ns(run) for run in rec.runs],
+        "yardstick_states": [_yardstick_state(run) for run in rec.runs],
     }
+
+
+def _yardsticks_ns(run: Run) -> dict[str, float]:
+    return {name: rounded(ns) for name, ns in run.yardsticks.times_ns} if run.yardsticks else {}
+
+
+def _yardstick_state(run: Run) -> object:
+    return msgspec.to_builtins(run.yardsticks.state if run.yardsticks else GpuState())
 
 
 def _launches(run: Run) -> list[dict[str, Any]]:

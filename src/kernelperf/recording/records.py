@@ -40,6 +40,18 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Yardsticks:
+    """Steps that no change of code slows, timed between a run's rounds: what the card did meanwhile.
+
+    ``times_ns`` holds the run value of each by name: ``copy``, ``gemm``, ``fixed``.  ``state`` is the GPU's
+    during their bursts, so that two of them differ by the card alone.
+    """
+
+    times_ns: tuple[tuple[str, float], ...]
+    state: GpuState
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One fresh worker: its rounds (each the median of a burst), and what was seen beside them.
 
@@ -57,6 +69,7 @@ class Run:
     observations: Observations
     state: GpuState
     card: str
+    yardsticks: Yardsticks | None = None
 
     @property
     def launch_config(self) -> tuple[tuple[object, ...], ...]:

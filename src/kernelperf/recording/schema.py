@@ -69,6 +69,9 @@ class ExtraInfo(msgspec.Struct):
     states: list[GpuState]
     observations: list[Observations]
     runs_ns: list[list[float]] = []
+    # One entry a run, empty where its yardsticks failed; no entries in recordings older than they are.
+    yardsticks_ns: list[dict[str, float]] = []
+    yardstick_states: list[GpuState] = []
 
 
 class WallInfo(msgspec.Struct):

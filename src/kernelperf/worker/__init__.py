@@ -27,8 +27,10 @@ import pytest
 from kernelperf.errors import UnusableInput
 from kernelperf.protocol import (
     Build,
+    BuildYardsticks,
     Built,
     Burst,
+    BurstYardsticks,
     Command,
     DeviceFacts,
     Failed,
@@ -42,6 +44,8 @@ from kernelperf.protocol import (
     Samples,
     Stop,
     WallBurst,
+    YardstickSamples,
+    YardsticksBuilt,
 )
 from kernelperf.worker.building import SEED, build_subject, import_declaring_file, project_sources
 from kernelperf.workload import Subject, Unavailable
@@ -71,6 +75,7 @@ class Worker:
         self._clock: Any = None
         self._after_first_call: Any = None
         self._launches_per_step = 1
+        self._yardsticks: dict[str, Any] = {}
         self._stage = "import"
 
     def answer(self, command: Command) -> Reply:
@@ -98,6 +103,10 @@ class Worker:
                 return self._on_wall_burst(command)
             case Observe():
                 return self._on_observe()
+            case BuildYardsticks():
+                return self._on_build_yardsticks()
+            case BurstYardsticks():
+                return self._on_burst_yardsticks(command)
         raise UnusableInput(f"worker got {command!r}")
 
     def _on_build(self, build: Build) -> Built:
@@ -174,6 +183,18 @@ class Worker:
         if self._subject is None:
             raise UnusableInput("worker was told to observe before it was told to build")
         return observe(self._subject, self._counter, self._after_first_call, compile_caches()[0])
+
+    def _on_build_yardsticks(self) -> YardsticksBuilt:
+        self._stage = "cuda"
+        device = device_facts()
+        from kernelperf.worker.yardsticks import build_yardsticks
+
+        self._yardsticks = build_yardsticks()
+        return YardsticksBuilt(uuid=device.uuid)
+
+    def _on_burst_yardsticks(self, command: BurstYardsticks) -> YardstickSamples:
+        bursts = {name: clock.burst(command.steps) for name, clock in self._yardsticks.items()}
+        return YardstickSamples({name: list(burst.durations_ns) for name, burst in bursts.items()})
 
     def _sources(self) -> dict[str, str]:
         return project_sources(self._root, compile_caches())
@@ -261,14 +282,17 @@ def log(event: str) -> None:
     print(f"[kernelperf {time.monotonic() - _STARTED_S:8.3f} s] {event}", file=sys.stderr, flush=True)
 
 
-def main(arguments: list[str]) -> None:
-    """Answer commands until told to stop, or until the conductor is gone."""
+def main(arguments: list[str], worker: Worker | None = None, understood: Any = Command) -> None:
+    """Answer commands until told to stop, or until the conductor is gone.
+
+    A study may bring a worker of its own, with the union of the commands that it understands.
+    """
     commands_fd, replies_fd = map(int, arguments)
     for descriptor in (commands_fd, replies_fd):
         os.set_inheritable(descriptor, False)
     commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(commands_fd, commands), daemon=True).start()
-    worker = Worker()
+    threading.Thread(target=_listen, args=(commands_fd, commands, understood), daemon=True).start()
+    worker = worker or Worker()
     while not isinstance(command := commands.get(), Stop):
         _send(replies_fd, worker.answer(command))
     # Nothing is left to clean up, and interpreter shutdown can hang in a library's threads.
@@ -283,9 +307,9 @@ def _send(descriptor: int, reply: Reply) -> None:
         line = line[os.write(descriptor, line) :]
 
 
-def _listen(descriptor: int, commands: queue.SimpleQueue[Command]) -> None:
+def _listen(descriptor: int, commands: queue.SimpleQueue[Command], understood: Any) -> None:
     """Pass commands on; when the pipe closes, the conductor is gone, and so must we be, whatever we do."""
-    decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
+    decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(understood)
     lines: BinaryIO
     with open(descriptor, "rb") as lines:
         for line in lines:

@@ -40,8 +40,9 @@ _cuda: Any = torch.cuda
 class GpuClock:
     """Times a step on the GPU, and remembers what it learnt about it: repeats, and how long to sleep."""
 
-    def __init__(self, step: Step, launches_per_step: int) -> None:
+    def __init__(self, step: Step, launches_per_step: int, pair_target_ns: float = PAIR_TARGET_NS) -> None:
         self._step = step
+        self._pair_target_ns = pair_target_ns
         self._launches_per_step = max(1, launches_per_step)
         self._cycles_per_ns = _cycles_per_ns()
         self._sleep_ns = float(MIN_SLEEP_NS)
@@ -65,9 +66,9 @@ class GpuClock:
         for _ in range(3):
             durations, _ = self._held_fill(min(5, self._pairs_per_fill()))
             pair_ns = sorted(durations)[len(durations) // 2] * self.repeats
-            if pair_ns >= PAIR_TARGET_NS:
+            if pair_ns >= self._pair_target_ns:
                 return
-            wanted = math.ceil(self.repeats * PAIR_TARGET_NS / max(pair_ns, 1.0))
+            wanted = math.ceil(self.repeats * self._pair_target_ns / max(pair_ns, 1.0))
             self.repeats = min(wanted, MAX_REPEATS, max(1, QUEUE_LIMIT // self._launches_per_step))
 
     def _pairs_per_fill(self) -> int:
