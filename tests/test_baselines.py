@@ -177,7 +177,7 @@ def four_runs(rec: WorkloadRecording) -> WorkloadRecording:
         (lambda rec: replace(rec, facts=None), "the session that recorded it did not end"),
         (failed_fact, r"1 of its facts failed, t::broken first"),
         (four_runs, "number of runs is 4, expected at least 5"),
-        (spread, r"its runs differ by 2\.2% in gpu_time \(robust CV\), expected at most 1\.5%"),
+        (spread, r"its runs differ by 2\.2% in gpu_time \(robust CV\), expected at most 1\.3%"),
         (two_configs, r"its runs took 2 different launch configs \(4, 1 runs\)"),
         (dry, "the GPU's queue ran dry in 1 of its 5 runs"),
     ],

@@ -21,7 +21,14 @@ from kernelperf.compare import (
     speed_ratio,
     wants_more_runs,
 )
-from kernelperf.compare.estimate import error_quantile, estimate, kept_rounds, run_value, spread_fraction
+from kernelperf.compare.estimate import (
+    Margins,
+    error_quantile,
+    estimate,
+    kept_rounds,
+    run_value,
+    spread_fraction,
+)
 from kernelperf.compare.kernels import launch_differences
 from kernelperf.environment import GpuState
 from kernelperf.errors import NotMeasurable, UnusableInput
@@ -57,9 +64,9 @@ def test_the_first_three_rounds_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "kept"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (14, 10), (15, 12)]
+    ("rounds", "kept"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2), (7, 4), (14, 8), (15, 12)]
 )
-def test_an_even_number_of_rounds_counts(rounds: int, kept: int) -> None:
+def test_a_multiple_of_four_rounds_counts(rounds: int, kept: int) -> None:
     assert kept_rounds(range(rounds)) == tuple(range(rounds))[-kept:]
 
 
@@ -70,7 +77,7 @@ def test_two_phases_that_alternate_give_their_mean() -> None:
 
 
 def test_the_interval_is_that_of_the_formula() -> None:
-    found = estimate([100.0, 101.0], [110.0], floor_sd=0.004, quantile=2.0, same_card=True)
+    found = estimate([100.0, 101.0], [110.0], Margins(0.004, 2.0))
     spread = statistics.stdev([math.log(100), math.log(101)])
     margin = 2.0 * math.sqrt(spread**2 / 2 + spread**2)
     assert math.log(found.ratio) == pytest.approx(math.log(110) - (math.log(100) + math.log(101)) / 2)
@@ -79,23 +86,22 @@ def test_the_interval_is_that_of_the_formula() -> None:
 
 
 def test_runs_that_agree_by_luck_keep_the_floor() -> None:
-    found = estimate([100.0] * 4, [100.0] * 4, floor_sd=0.004, quantile=1.0, same_card=True)
+    found = estimate([100.0] * 4, [100.0] * 4, Margins(0.004, 1.0))
     assert math.log(found.upper) == pytest.approx(0.004 / math.sqrt(2))
 
 
 def test_runs_of_now_that_differ_more_widen_the_interval() -> None:
     calm, wild = (
-        estimate([100.0, 101.0], now, floor_sd=0.004, quantile=1.0, same_card=True)
-        for now in ([110.0, 110.1], [105.0, 115.2])
+        estimate([100.0, 101.0], now, Margins(0.004, 1.0)) for now in ([110.0, 110.1], [105.0, 115.2])
     )
     assert wild.upper / wild.ratio > calm.upper / calm.ratio
 
 
 def test_another_card_widens_the_interval() -> None:
-    values = {"base": [100.0] * 5, "now": [100.0] * 5, "floor_sd": 0.004, "quantile": 3.0}
-    same = estimate(**values, same_card=True)  # type: ignore[arg-type]
-    other = estimate(**values, same_card=False)  # type: ignore[arg-type]
+    same = estimate([100.0] * 5, [100.0] * 5, Margins(0.004, 3.0))
+    other = estimate([100.0] * 5, [100.0] * 5, Margins(0.004, 3.0, card_margin=0.02))
     assert other.upper > same.upper > 1
+    assert math.log(other.upper) == pytest.approx(math.hypot(math.log(same.upper), 0.02))
 
 
 def test_a_larger_suite_and_more_looks_need_a_wider_interval() -> None:
@@ -159,7 +165,7 @@ def noisy(us: float) -> tuple[Run, ...]:
 def test_runs_that_differ_too_much_decide_nothing() -> None:
     found = judged(noisy(BASE_US))
     assert (found.verdict, found.reason.code) == (Verdict.UNDECIDED, Code.NOISY)
-    assert "runs differ by 3.0% (robust CV), more than 1.5%" in found.reason.sentence
+    assert "runs differ by 3.0% (robust CV), more than 1.3%" in found.reason.sentence
     assert found.undecided_hint == "record again on a quiet GPU"
     assert judged(at(0), base=noisy(BASE_US)).reason.code is Code.NOISY
 
@@ -435,6 +441,34 @@ def test_a_count_that_rises_beside_a_gain_informs() -> None:
 def test_a_count_that_differs_in_one_run_is_not_a_change() -> None:
     now = [*at(0, number=4, **counted(host_ops=40)), builders.run()]
     assert judged(now).count_changes == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"observations": builders.observations(dynamo_graphs=0)}, Code.EAGER_FALLBACK),
+        ({"observations": builders.observations(graph_breaks=1, dynamo_graphs=2)}, Code.RECOMPILE),
+        ({"observations": builders.observations(recompiles=3)}, Code.RECOMPILE),
+        (counted(host_ops=60), Code.HOST_OPS),
+        (counted(runtime_calls=12), Code.HOST_OPS),
+        ({"observations": builders.observations(peak_memory_bytes=400_000_000)}, Code.MEMORY),
+        (counted(memcpys=2), Code.COPIES),
+        (counted(kernels=9), Code.COUNTS),
+        ({}, Code.UNEXPLAINED),
+    ],
+)
+def test_a_slowdown_that_no_kernel_explains_is_laid_to_a_layer(changed: dict[str, Any], code: Code) -> None:
+    found = judged(at(0.08, **changed))
+    assert (found.verdict, found.reason.code) == (Verdict.SLOWER, code)
+    for name, before, now in found.count_changes:
+        assert f"{name} {before} → {now}" in found.reason.sentence
+
+
+def test_a_fall_back_to_eager_is_named_before_the_kernels_that_it_brings() -> None:
+    found = judged(at(0.12, kernels=added(), observations=builders.observations(dynamo_graphs=0)))
+    assert found.reason.code is Code.EAGER_FALLBACK
+    assert found.reason.sentence == "it was compiled, and runs eager now: dynamo_graphs 1 → 0"
+    assert found.kernel_changes[0].kind == "added"
 
 
 def test_what_the_stack_gained_and_lost_is_told() -> None:

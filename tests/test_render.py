@@ -55,7 +55,7 @@ def test_a_failure_reads_number_first_cause_second_then_what_to_do() -> None:
         slow, others, repro="pytest perf_tests -k geglu_compiled", recording=Path(".kernelperf/now")
     )
     assert text.splitlines() == [
-        "SLOWER geglu_compiled-bf16  gpu_time 206.8 → 224.6 µs  +8.6 %  [+7.7, +9.5]  tolerance 2 %  "
+        "SLOWER geglu_compiled-bf16  gpu_time 206.8 → 224.6 µs  +8.6 %  [+7.8, +9.4]  tolerance 2 %  "
         "(5 runs against 5)",
         "  kernel   triton_poi_fused__unsafe_view_gelu_mul_0  +18.0 of +17.8 µs;  "
         "XBLOCK 1024 → 512, warps 4 → 8",
@@ -248,7 +248,7 @@ def test_the_verdict_table_shows_each_comparison() -> None:
     head, first, second = (row.split() for row in rows.splitlines())
     assert head == ["workload", "metric", "base", "now", "change", "interval", "runs", "verdict", "reason"]
     assert " ".join(first) == (
-        "geglu_compiled-bf16 gpu_time 206.8 µs 224.6 µs +8.6 % [+7.7, +9.5] 5/5 SLOWER launch-config"
+        "geglu_compiled-bf16 gpu_time 206.8 µs 224.6 µs +8.6 % [+7.8, +9.4] 5/5 SLOWER launch-config"
     )
     assert " ".join(second) == "geglu_compiled-bf16 gpu_time – 206.8 µs – – 0/5 NO BASELINE not-recorded"
 
@@ -262,7 +262,7 @@ def test_an_acceptance_shows_old_and_new_with_intervals(tmp_path: Path) -> None:
         read_recording(builders.write(tmp_path / "two", slower, new)), baselines, reason="torch 2.12"
     )
     rows = [" ".join(row.split()) for row in acceptance_table(done).splitlines()]
-    assert rows[1] == "geglu_compiled-bf16 gpu_time 206.8 µs 224.6 µs +8.6 % [+7.9, +9.4] 0.15 % 5"
+    assert rows[1] == "geglu_compiled-bf16 gpu_time 206.8 µs 224.6 µs +8.6 % [+8.1, +9.1] 0.15 % 5"
     assert rows[2] == "geglu_liger-bf16 gpu_time – 206.8 µs – – 0.15 % 5 new"
     assert rows[3] == f"accepted into {baselines / 'nvidia-h200'}: torch 2.12"
 

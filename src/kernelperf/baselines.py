@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kernelperf.compare import compare
-from kernelperf.compare.comparison import Comparison, Policy
+from kernelperf.compare import Suite, compare
+from kernelperf.compare.card_state import disturbance
+from kernelperf.compare.comparison import DEFAULT_TOLERANCE_FRACTION, Comparison
 from kernelperf.compare.estimate import spread_fraction
 from kernelperf.compare.verdict import STRUCTURE, by_launch_config, spread_limit, values_of
 from kernelperf.environment import Environment, Hardware
@@ -89,7 +89,7 @@ def accept(
     folder = find_baseline(baselines, environment.hardware, environment.lane) or _new_folder(
         baselines, environment.hardware, environment.lane
     )
-    rows = tuple(_old_to_new(folder, rec) for rec in chosen)
+    rows = _old_to_new(folder, chosen)
     accepted_at = datetime.now(UTC).isoformat(timespec="seconds")
     named = tuple(replace(rec, reason=reason.strip(), accepted_at=accepted_at) for rec in chosen)
     try:
@@ -131,15 +131,24 @@ def _timing_refusals(rec: WorkloadRecording, min_runs: int) -> Iterator[str]:
             f"`pytest --kperf-update-baselines`"
         )
     values_ns = values_of(rec.runs, "gpu_time")
-    spread, limit = spread_fraction(values_ns), spread_limit("gpu_time", statistics.median(values_ns))
+    spread, limit = spread_fraction(values_ns), spread_limit("gpu_time", rec.runs)
     if spread > limit:
         yield (
             f"its runs differ by {spread:.1%} in gpu_time (robust CV), expected at most {limit:.1%}; "
             "record again on a quiet GPU"
         )
+    yield from _disturbances(rec)
     dry = sum(not run.queue_held for run in rec.runs)
     if dry:
         yield f"the GPU's queue ran dry in {dry} of its {len(rec.runs)} runs; record again on a quiet host"
+
+
+def _disturbances(rec: WorkloadRecording) -> Iterator[str]:
+    """Tell the runs in which the card was worse off than in the others."""
+    for number, run in enumerate(rec.runs, 1):
+        others = [other for other in rec.runs if other is not run]
+        if others and (found := disturbance(others, [run])):
+            yield f"the card was disturbed in run {number}: {found}; record again on a quiet GPU"
 
 
 def _mixed(chosen: Sequence[WorkloadRecording]) -> list[str]:
@@ -166,15 +175,23 @@ def _parts(ours: Environment, theirs: Environment) -> Iterator[tuple[str, object
             yield package, version, their_stack[package]
 
 
-def _old_to_new(folder: Path, rec: WorkloadRecording) -> Comparison:
-    path = dict(workload_folders(folder)).get(rec.id)
-    old = read_workload(path) if path else None
+def _old_to_new(folder: Path, chosen: Sequence[WorkloadRecording]) -> tuple[Comparison, ...]:
+    paths = dict(workload_folders(folder))
+    old = {rec.id: read_workload(paths[rec.id]) for rec in chosen if rec.id in paths}
+    suite = Suite(tuple(old.values()), chosen, size=len(old), looks=1)
+    return tuple(_row(old.get(rec.id), rec, suite) for rec in chosen)
+
+
+def _row(old: WorkloadRecording | None, rec: WorkloadRecording, suite: Suite) -> Comparison:
     if old is not None and old.timed and not rec.timed:
         raise UnusableInput(
             f"{rec.id}: its baseline holds times, this recording doesn't; record it with timing on. "
             "Nothing was changed"
         )
-    return compare(old, rec, Policy(metric="gpu_time" if rec.timed else STRUCTURE))
+    metric = "gpu_time" if rec.timed else STRUCTURE
+    return compare(
+        old, rec, suite.policy(rec.id, tolerance_fraction=DEFAULT_TOLERANCE_FRACTION, metric=metric)
+    )
 
 
 def baseline_folders(baselines: Path) -> tuple[Path, ...]:

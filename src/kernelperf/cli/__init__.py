@@ -14,8 +14,8 @@ from kernelperf.baselines import accept as accept_recording
 from kernelperf.baselines import baseline_folders, find_baseline
 from kernelperf.cli.inventory import inventory_table
 from kernelperf.cli.traces import Reading, are_traces, compare_report, facts_report
+from kernelperf.compare import LOOKS, Suite, judge_suite
 from kernelperf.compare import compare as compare_workload
-from kernelperf.compare import judge_suite
 from kernelperf.compare.comparison import DEFAULT_TOLERANCE_FRACTION, Comparison, Policy, Verdict
 from kernelperf.compare.traces import TraceComparison
 from kernelperf.compare.verdict import STRUCTURE
@@ -189,20 +189,21 @@ def _baseline_for(base: Path, now: Recording) -> Path:
 def _compared(base: Recording, now: Recording, tolerance_percent: float | None) -> tuple[Comparison, ...]:
     known = {rec.id: rec for rec in base.workloads}
     common = sum(rec.id in known for rec in now.workloads)
+    suite = Suite(base.workloads, now.workloads, size=common, looks=LOOKS)
     return judge_suite(
         [
-            compare_workload(known.get(rec.id), rec, _policy(rec, common, tolerance_percent))
+            compare_workload(known.get(rec.id), rec, _policy(suite, rec, tolerance_percent))
             for rec in now.workloads
         ]
     )
 
 
-def _policy(now: WorkloadRecording, suite_size: int, tolerance_percent: float | None) -> Policy:
+def _policy(suite: Suite, now: WorkloadRecording, tolerance_percent: float | None) -> Policy:
     tolerance = now.tolerance_fraction or DEFAULT_TOLERANCE_FRACTION
-    return Policy(
+    return suite.policy(
+        now.id,
         tolerance_fraction=tolerance if tolerance_percent is None else tolerance_percent / 100,
         metric="gpu_time" if now.timed else STRUCTURE,
-        suite_size=suite_size,
     )
 
 

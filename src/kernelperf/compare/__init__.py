@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelperf.compare import changes
+from kernelperf.compare import card_state, changes
 from kernelperf.compare.comparison import (
+    LOOKS,
     Code,
     Comparison,
     KernelChange,
@@ -18,7 +19,7 @@ from kernelperf.compare.comparison import (
 )
 from kernelperf.compare.estimate import spread_fraction
 from kernelperf.compare.speed import speed_ratio
-from kernelperf.compare.suite import judge_suite
+from kernelperf.compare.suite import Suite, judge_suite
 from kernelperf.compare.verdict import (
     METRICS,
     STRUCTURE,
@@ -33,11 +34,13 @@ from kernelperf.errors import NotMeasurable, UnusableInput
 from kernelperf.recording.records import Run, WorkloadRecording
 
 __all__ = [
+    "LOOKS",
     "Code",
     "Comparison",
     "KernelChange",
     "Policy",
     "Reason",
+    "Suite",
     "Verdict",
     "compare",
     "judge_suite",
@@ -47,6 +50,10 @@ __all__ = [
 
 # Share of the difference that the kernels must account for, to be named as its cause.
 EXPLAINED_SHARE = 0.5
+_COPY_COUNTS = ("memcpys",)
+_HOST_COUNTS = ("host_ops", "runtime_calls")
+_COMPILE_COUNTS = ("dynamo_graphs", "graph_breaks", "recompiles")
+_MEMORY_COUNTS = ("peak_memory_bytes",)
 _ACCEPT = "record it and accept it: `pytest --kperf-update-baselines`, or `kernelperf accept RECORDING`"
 _MORE_RUNS = "more runs narrow the interval: raise `--kperf-runs`"
 _QUIET = "record again on a quiet GPU"
@@ -136,12 +143,14 @@ def _described(base: WorkloadRecording, now: WorkloadRecording, policy: Policy, 
         kernel_changes=kernels,
         count_changes=counts,
         stack_changes=stack,
-        state_changes=(*changes.state_changes(group.base, group.now), *_dry(group.base, group.now)),
+        state_changes=(*card_state.state_changes(group.base, group.now), *_dry(group.base, group.now)),
         base_spread_fraction=_spread(values_of(group.base, policy.metric)),
         now_spread_fraction=_spread(values_of(group.now, policy.metric)),
         kernel_delta_ns=kernel_delta_ns,
         counts_rose=bool(changes.risen(counts)) and changes.same_stack(base, now),
-        machine=changes.machine_summary(group.base, group.now),
+        card_shift=_taken_off(group, policy),
+        yardsticks=card_state.yardstick_ratios(group.base, group.now),
+        machine=card_state.machine_summary(group.base, group.now),
     )
     return _reasoned(described, group)
 
@@ -161,6 +170,13 @@ def _dry(base: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
     return tuple(f"the GPU's queue ran dry in {name}: host time is part of its gpu_time" for name in dry)
 
 
+def _taken_off(group: Group, policy: Policy) -> float | None:
+    """The other workloads' ratio, where it was taken off this one's."""
+    if policy.card is None or group.estimate is None or card_state.same_card(group.base, group.now):
+        return None
+    return math.exp(policy.card.log)
+
+
 def _reasoned(comparison: Comparison, group: Group) -> Comparison:
     """Give the verdict its reason; a count that rose on the same stack makes one of its own."""
     verdict, code = comparison.verdict, Code(comparison.reason.code)
@@ -173,16 +189,49 @@ def _reasoned(comparison: Comparison, group: Group) -> Comparison:
     hint = ""
     if verdict is Verdict.UNDECIDED:
         hint = _MORE_RUNS if code is Code.INTERVAL_INCLUDES_ZERO else _QUIET
-    reason = Reason(code, _sentence(code, comparison))
-    return replace(comparison, verdict=verdict, reason=reason, undecided_hint=hint)
+    said_by_runs = {Code.CARD_DISTURBED: _disturbed, Code.NOISY: _noisy}.get(code)
+    sentence = said_by_runs(group, comparison) if said_by_runs else _sentence(code, comparison)
+    return replace(comparison, verdict=verdict, reason=Reason(code, sentence), undecided_hint=hint)
+
+
+def _disturbed(group: Group, comparison: Comparison) -> str:
+    change = "" if comparison.ratio is None else f"{comparison.ratio - 1:+.1%}, but "
+    return f"{change}the card was disturbed: {card_state.disturbance(group.base, group.now)}"
+
+
+def _noisy(group: Group, comparison: Comparison) -> str:
+    spreads = [spread or 0.0 for spread in (comparison.base_spread_fraction, comparison.now_spread_fraction)]
+    limit = spread_limit(comparison.metric, group.base)
+    return f"runs differ by {max(spreads):.1%} (robust CV), more than {limit:.1%}: the GPU was disturbed"
 
 
 def _cause(comparison: Comparison, group: Group) -> Code:
+    """The layer that is to blame: what changes what is launched before what launches it slower."""
+    counted = _counted_cause(comparison)
+    if counted in (Code.EAGER_FALLBACK, Code.RECOMPILE):
+        return counted
     if group.relaunched:
         return _relaunch_code(group)
     if comparison.metric in ("gpu_time", "kernel_time") and _explained(comparison):
         return Code.KERNEL_TIME
+    if counted is not None:
+        return counted
     return Code.COUNTS if comparison.counts_rose else Code.UNEXPLAINED
+
+
+def _counted_cause(comparison: Comparison) -> Code | None:
+    """What the counts alone tell, the gravest first; None where they tell nothing."""
+    moved = {name: (before, now) for name, before, now in comparison.count_changes}
+    rose = {name for name, (before, now) in moved.items() if now > before}
+    if moved.get("dynamo_graphs", (0, 1))[1] == 0:
+        return Code.EAGER_FALLBACK
+    if rose & {"recompiles", "graph_breaks", "dynamo_graphs"}:
+        return Code.RECOMPILE
+    if "memcpys" in rose:
+        return Code.COPIES
+    if rose & {"host_ops", "runtime_calls"}:
+        return Code.HOST_OPS
+    return Code.MEMORY if "peak_memory_bytes" in rose else None
 
 
 def _relaunch_code(group: Group) -> Code:
@@ -202,10 +251,6 @@ def _sentence(code: Code, comparison: Comparison) -> str:
     rose = ", ".join(
         f"{name} {before} → {now}" for name, before, now in changes.risen(comparison.count_changes)
     )
-    spreads = [spread or 0.0 for spread in (comparison.base_spread_fraction, comparison.now_spread_fraction)]
-    if code is Code.NOISY:
-        limit = spread_limit(comparison.metric, comparison.base_ns or math.inf)
-        return f"runs differ by {max(spreads):.1%} (robust CV), more than {limit:.1%}: the GPU was disturbed"
     return {
         Code.WITHIN_TOLERANCE: "within the tolerance",
         Code.BEYOND_TOLERANCE: f"{change}: accept it to guard the gain",
@@ -213,10 +258,21 @@ def _sentence(code: Code, comparison: Comparison) -> str:
         Code.KERNELS: f"other kernels are launched: {change}",
         Code.KERNEL_TIME: f"the same kernels, launched alike, take longer: {change}",
         Code.COUNTS: f"a count rose on the same stack: {rose}",
+        Code.COPIES: f"it copies more between buffers: {_moves(comparison, _COPY_COUNTS)}",
+        Code.HOST_OPS: f"the host does more for a step: {_moves(comparison, _HOST_COUNTS)}",
+        Code.RECOMPILE: f"the compiler does not keep one graph: {_moves(comparison, _COMPILE_COUNTS)}",
+        Code.EAGER_FALLBACK: f"it was compiled, and runs eager now: {_moves(comparison, _COMPILE_COUNTS)}",
+        Code.MEMORY: f"{change}, in no kernel; more memory is held: {_moves(comparison, _MEMORY_COUNTS)}",
         Code.UNEXPLAINED: f"no kernel explains the difference: {change}",
         Code.INTERVAL_INCLUDES_ZERO: f"{change}, but the interval includes no change",
         Code.QUEUE_RAN_DRY: "the GPU's queue ran dry, so host time was measured",
     }[code]
+
+
+def _moves(comparison: Comparison, names: Sequence[str]) -> str:
+    return ", ".join(
+        f"{name} {before} → {now}" for name, before, now in comparison.count_changes if name in names
+    )
 
 
 def _noting_others(comparison: Comparison, groups: Sequence[Group]) -> Comparison:

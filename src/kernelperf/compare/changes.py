@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from kernelperf.compare.comparison import KernelChange
 from kernelperf.compare.kernels import changed_kernels
 from kernelperf.recording.records import Counts, KernelRecord, Run, WorkloadRecording
 
-# The clock came back to within 30 of 1980 MHz after every set of bursts, in 18 processes on two H200s; it
-# moves in steps of 15 MHz.
-SM_CLOCK_MHZ = 45
-# The same bursts left the cards at 48–51 °C, drawing 489–577 W.
-TEMPERATURE_C = 10
-POWER_FRACTION = 0.2
 # The others inform: memsets and Triton compilations are the libraries' choice, memory is not a count.
 GATED_COUNTS = frozenset(
     {"kernels", "memcpys", "host_ops", "runtime_calls", "graph_breaks", "recompiles", "dynamo_graphs"}
@@ -72,71 +66,6 @@ def stack_changes(
     return tuple(row for row in rows if row[1] != row[2])
 
 
-def state_changes(base: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
-    """Return how the GPU's state now differs from the baseline's, as sentences without a full stop."""
-    return tuple(_state_changes(base, now))
-
-
-def machine_summary(base: Sequence[Run], now: Sequence[Run]) -> str:
-    """Return what of the machine is known to be equal; "" where nothing is known."""
-    before, after = _known(base, "sm_clock_mhz"), _known(now, "sm_clock_mhz")
-    known = []
-    if before and after and abs(_middle(after) - _middle(before)) < SM_CLOCK_MHZ:
-        known.append(f"clocks equal ({_middle(after):.0f} MHz)")
-    others = _known(now, "other_processes")
-    if others and max(others) == 0:
-        known.append("GPU not shared")
-    known.append("same card" if same_card(base, now) else "another card of this model")
-    return ", ".join(known)
-
-
-def same_card(base: Sequence[Run], now: Sequence[Run]) -> bool:
-    """Whether every run of now was on a card that base was measured on, as far as is known."""
-    cards = {run.card for run in now}
-    return "" not in cards and cards <= {run.card for run in base}
-
-
 def _counts(run: Run) -> dict[str, int]:
     counted = {field.name: getattr(run.counts, field.name) for field in fields(Counts)}
     return counted | {name: getattr(run.observations, name) for name in _OBSERVED_COUNTS}
-
-
-def _state_changes(base: Sequence[Run], now: Sequence[Run]) -> Iterator[str]:
-    yield from _moved(base, now, "sm_clock_mhz", "SM clock", "MHz", lambda _: SM_CLOCK_MHZ)
-    yield from _moved(base, now, "temperature_c", "temperature", "°C", lambda _: TEMPERATURE_C)
-    yield from _moved(base, now, "power_w", "power", "W", lambda watts: POWER_FRACTION * watts)
-    new_reasons = _bits(now) & ~_bits(base) if _known(base, "event_reasons") else 0
-    if new_reasons:
-        yield f"clock-event reasons {new_reasons:#x} that the baseline hasn't"
-    before, after = _known(base, "other_processes"), _known(now, "other_processes")
-    if after and max(after) > max(before, default=0):
-        yield f"other processes on the GPU: {max(before, default=0):.0f} → {max(after):.0f}"
-
-
-def _moved(
-    base: Sequence[Run],
-    now: Sequence[Run],
-    field: str,
-    label: str,
-    unit: str,
-    limit: Callable[[float], float],
-) -> Iterator[str]:
-    before, after = _known(base, field), _known(now, field)
-    if before and after and abs(_middle(after) - _middle(before)) >= limit(_middle(before)):
-        yield f"{label} {_middle(before):.0f} → {_middle(after):.0f} {unit}"
-
-
-def _known(runs: Sequence[Run], field: str) -> list[float]:
-    values = (getattr(run.state, field) for run in runs)
-    return [value for value in values if value is not None]
-
-
-def _bits(runs: Sequence[Run]) -> int:
-    bits = 0
-    for run in runs:
-        bits |= run.state.event_reasons or 0
-    return bits
-
-
-def _middle(values: Sequence[float]) -> float:
-    return statistics.median(values)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DEFAULT_TOLERANCE_FRACTION = 0.02
+# How often a session looks at its runs at most: the error is split between the looks.
+LOOKS = 3
 
 
 class Verdict(StrEnum):
@@ -26,11 +28,17 @@ class Code(StrEnum):
     LAUNCH_CONFIG = "launch-config"  # the same kernels, launched otherwise
     KERNELS = "kernels"  # a kernel is new, lost, or another
     KERNEL_TIME = "kernel-time"  # the same kernels, launched alike, take longer
-    COUNTS = "counts"  # a count rose, on the same stack
+    COPIES = "copies"  # more copies between buffers, which are no kernels
+    HOST_OPS = "host-ops"  # more ops or runtime calls on the host
+    RECOMPILE = "recompile"  # a graph break, or a graph compiled again
+    EAGER_FALLBACK = "eager-fallback"  # compiled in the baseline, eager now, and nothing said so
+    MEMORY = "memory"  # no kernel is slower, but more memory is held
+    COUNTS = "counts"  # another count rose, on the same stack
     COMMON_SHIFT = "common-shift"  # all workloads moved alike
     UNEXPLAINED = "unexplained"  # slower, and no kernel is
     INTERVAL_INCLUDES_ZERO = "interval-includes-zero"
     NOISY = "noisy"
+    CARD_DISTURBED = "card-disturbed"  # slower than in the baseline's runs for a reason of its own
     QUEUE_RAN_DRY = "queue-ran-dry"
     NOT_RECORDED = "not-recorded"  # no baseline for this workload
     NOT_TIMED = "not-timed"  # its baseline holds no times
@@ -56,7 +64,17 @@ class Policy:
     tolerance_fraction: float = DEFAULT_TOLERANCE_FRACTION
     metric: str = "gpu_time"
     suite_size: int = 1  # workloads compared in this session: the error rate is held over all of them
-    looks: int = 3
+    looks: int = LOOKS
+    run_sd: float | None = None  # the spread between runs to assume at least; None for the metric's own
+    card: CardShift | None = None  # what another card is credited with; None where nothing is known
+
+
+@dataclass(frozen=True, slots=True)
+class CardShift:
+    """How a suite's other workloads read on this card against the baseline's: a log ratio, and how many."""
+
+    log: float
+    workloads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +99,11 @@ class KernelChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One workload compared with its baseline.  Ratios are now over base; the interval is of ``ratio``."""
+    """One workload compared with its baseline.
+
+    Ratios are now over base; the interval is of ``ratio``.  On another card than the baseline's, ``ratio``
+    is without ``card_shift``.
+    """
 
     workload: str
     metric: str
@@ -104,7 +126,14 @@ class Comparison:
     now_spread_fraction: float | None = None
     kernel_delta_ns: float | None = None  # of all kernels together, also those too small to list
     counts_rose: bool = False
+    card_shift: float | None = None  # ratio of the other workloads, taken off; None where nothing was
+    yardsticks: tuple[tuple[str, float], ...] = ()  # name, now over base
     machine: str = ""  # what is known to be equal: "clocks equal (1980 MHz), GPU not shared, same card"
+
+    @property
+    def raw_ratio(self) -> float | None:
+        """Now over base as measured, with what another card makes of it."""
+        return None if self.now_ns is None or self.base_ns is None else self.now_ns / self.base_ns
 
     @property
     def delta_ns(self) -> float | None:

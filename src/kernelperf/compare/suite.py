@@ -1,4 +1,4 @@
-"""All comparisons of a session → the same, with a shift that they share named as the reason."""
+"""All workloads of a session: what each is judged by because of the others, and a shift that they share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,38 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelperf.compare.comparison import Code, Comparison, Reason, Verdict
+from kernelperf.compare.cards import card_shift, learned_sd
+from kernelperf.compare.comparison import Code, Comparison, Policy, Reason, Verdict
+from kernelperf.recording.records import WorkloadRecording
 
 # Of one or two workloads nobody can say that all moved.
 _ENOUGH = 3
 # All count as moved alike when each moved by at least this share of the median move.
 _ALIKE_SHARE = 0.5
+
+
+class Suite:
+    """A baseline's workloads and those held against it; one workload's policy depends on all of them."""
+
+    def __init__(
+        self, base: Sequence[WorkloadRecording], now: Sequence[WorkloadRecording], *, size: int, looks: int
+    ) -> None:
+        self._base = {rec.id: rec for rec in base}
+        self._now = tuple(now)
+        self._sd = learned_sd(base)
+        self._size = size
+        self._looks = looks
+
+    def policy(self, name: str, *, tolerance_fraction: float, metric: str = "gpu_time") -> Policy:
+        """Return what a workload is judged by."""
+        return Policy(
+            tolerance_fraction=tolerance_fraction,
+            metric=metric,
+            suite_size=self._size,
+            looks=self._looks,
+            run_sd=self._sd if metric == "gpu_time" else None,
+            card=card_shift(name, self._base, self._now) if metric == "gpu_time" else None,
+        )
 
 
 def judge_suite(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
@@ -27,8 +53,11 @@ def judge_suite(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def common_shift(comparisons: Sequence[Comparison]) -> float | None:
-    """Return the median log ratio of the measured workloads if all became slower alike, else None."""
-    logs = [math.log(c.ratio) for c in comparisons if c.ratio is not None and c.metric == "gpu_time"]
+    """Return the median log ratio of the measured workloads if all became slower alike, else None.
+
+    As measured: nothing that another card may be credited with is taken off.
+    """
+    logs = [math.log(c.raw_ratio) for c in comparisons if c.raw_ratio is not None and c.metric == "gpu_time"]
     if len(logs) < _ENOUGH:
         return None
     middle = statistics.median(logs)
@@ -41,11 +70,11 @@ def common_shift(comparisons: Sequence[Comparison]) -> float | None:
 def others_shift(comparison: Comparison, others: Sequence[Comparison]) -> tuple[int, float] | None:
     """Return how many other workloads were measured, and their median ratio less 1."""
     ratios = [
-        other.ratio
+        other.raw_ratio
         for other in others
         if other.workload != comparison.workload
         and other.metric == comparison.metric
-        and other.ratio is not None
+        and other.raw_ratio is not None
     ]
     return (len(ratios), statistics.median(ratios) - 1) if ratios else None
 
@@ -57,13 +86,22 @@ def _reasoned(comparison: Comparison, comparisons: Sequence[Comparison], shift: 
         or comparison.metric != "gpu_time"
     ):
         return comparison
-    if math.log(comparison.ratio) - shift >= math.log1p(comparison.tolerance_fraction):
+    if math.log(comparison.raw_ratio or 1.0) - shift >= math.log1p(comparison.tolerance_fraction):
         return comparison  # slower than the shift makes it: its own reason stands
     if comparison.counts_rose:
         return comparison
     moved = sum(1 for c in comparisons if c.ratio is not None and c.metric == "gpu_time")
-    sentence = (
-        f"all {moved} workloads moved, by {math.expm1(shift):+.1%} in the middle: the card or the stack, not "
-        "this workload; measure the base revision on this card to tell"
-    )
+    blamed = _blamed(comparison, shift)
+    sentence = f"all {moved} workloads moved, by {math.expm1(shift):+.1%} in the middle: {blamed}"
     return replace(comparison, reason=Reason(Code.COMMON_SHIFT, sentence))
+
+
+def _blamed(comparison: Comparison, shift: float) -> str:
+    """Say what the yardsticks know of a common shift; no change of code slows them."""
+    told = ", ".join(f"{name} {ratio - 1:+.1%}" for name, ratio in comparison.yardsticks)
+    if not told:
+        return "the card or the stack, not this workload; measure the base revision on this card to tell"
+    slowest = max(math.log(ratio) for _, ratio in comparison.yardsticks)
+    if slowest >= _ALIKE_SHARE * shift:
+        return f"the yardsticks did too ({told}), so the card; measure the base revision on this card to tell"
+    return f"the yardsticks did not ({told}), so the stack or code that all of them share"

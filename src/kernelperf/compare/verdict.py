@@ -7,19 +7,27 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelperf.compare import changes
+from kernelperf.compare import card_state
 from kernelperf.compare.comparison import Code, Policy, Verdict
-from kernelperf.compare.estimate import Estimate, error_quantile, estimate, run_value, spread_fraction
+from kernelperf.compare.estimate import (
+    Estimate,
+    Margins,
+    card_margin,
+    error_quantile,
+    estimate,
+    run_value,
+    spread_fraction,
+)
 from kernelperf.recording.records import Run
 
 STRUCTURE = "structure"
-# Unchanged workloads in a process each varied by 0.13–0.67 % between 5 runs on an H200 (CV); more than
-# twice the worst of them says that the machine was disturbed.
-SPREAD_LIMIT_FRACTION = 0.015
-# A step of a few microseconds varies by a time, not by a share: 0.05–0.09 µs between 5 runs of each of three
-# workloads of 3.6 to 6.5 µs (sample standard deviation, six sets on an H200), 66 ns in root mean square.
-SHORT_STEP_SD_NS = 66.0
-SPREAD_LIMIT_NS = 150.0
+# Runs of an unchanged workload that differ by this many of their usual standard deviations (robust CV) say
+# that the machine was disturbed.
+SPREAD_LIMIT_SDS = 4.0
+# What it takes to start a kernel varies from process to process, by a time: 48–91 ns a kernel in four
+# workloads of one or two kernels of 1.2 to 2.7 µs, 35 fresh processes each on three H200s (sample standard
+# deviation; 75 ns in root mean square).  All of a step's kernels share it.
+LAUNCH_SD_NS = 75.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +38,12 @@ class Metric:
     floor_sd: float
 
 
-# gpu_time: root mean square of the CVs of five workloads in a process each, 5 runs (0.37, 0.26, 0.30, 0.67,
-# 0.13 %).  wall_time: the median of 16 CVs on two H200s, 0.2–18 %, is 2.4 %.  kernel_time: the largest CV
-# of a single kernel.  compile_time: 18–28 s for the same graphs in 18 processes.
+# gpu_time: 0.10–0.26 % in six large workloads, of which the starts of their kernels are about half (35 fresh
+# processes each on three H200s), up to 0.67 % in an earlier study of five runs.  wall_time: the median of 16
+# CVs on two H200s, 0.2–18 %, is 2.4 %.  kernel_time: the largest CV of a single kernel.  compile_time:
+# 18–28 s for the same graphs in 18 processes.
 METRICS: Mapping[str, Metric] = {
-    "gpu_time": Metric(lambda run: run.gpu_time_ns, 0.004),
+    "gpu_time": Metric(lambda run: run.gpu_time_ns, 0.003),
     "wall_time": Metric(lambda run: run.wall_time_ns, 0.024),
     "kernel_time": Metric(lambda run: (sum(kernel.duration_ns for kernel in run.kernels),), 0.008),
     "compile_time": Metric(lambda run: (run.first_call_s * 1e9,), 0.13),
@@ -99,40 +108,58 @@ def usable(values_ns: Sequence[float]) -> bool:
     return bool(values_ns) and all(math.isfinite(value) and value > 0 for value in values_ns)
 
 
-def spread_limit(metric: str, value_ns: float) -> float:
-    """Return the spread between runs above which a metric decides nothing: 1.5 % for gpu_time, or 0.15 µs.
-
-    For the other metrics it stands in the same proportion to their floor.
-    """
-    share = SPREAD_LIMIT_FRACTION / METRICS["gpu_time"].floor_sd * METRICS[metric].floor_sd
-    return max(share, SPREAD_LIMIT_NS / value_ns)
+def spread_limit(metric: str, runs: Sequence[Run]) -> float:
+    """Return the spread between runs above which a metric decides nothing, as a fraction."""
+    return SPREAD_LIMIT_SDS * run_sd(Policy(metric=metric), runs)
 
 
-def floor_sd(metric: str, value_ns: float) -> float:
-    """Return the least spread between runs that a metric is credited with, as a fraction."""
-    return max(METRICS[metric].floor_sd, SHORT_STEP_SD_NS / value_ns)
+def run_sd(policy: Policy, runs: Sequence[Run]) -> float:
+    """Return the least spread between runs to assume, as a fraction."""
+    known = METRICS[policy.metric].floor_sd if policy.run_sd is None else policy.run_sd
+    return math.hypot(known, _of_launches(policy.metric, runs, LAUNCH_SD_NS))
+
+
+def launch_share(runs: Sequence[Run]) -> float:
+    """Return what the starts of a step's kernels make its runs vary by, as a fraction."""
+    return _of_launches("gpu_time", runs, LAUNCH_SD_NS)
+
+
+def _of_launches(metric: str, runs: Sequence[Run], ns: float) -> float:
+    """A time a kernel, as a fraction of a step; no kernel's own time and no compilation holds it."""
+    if metric not in ("gpu_time", "wall_time"):
+        return 0.0
+    return len(runs[0].kernels) * ns / statistics.fmean(values_of(runs, metric))
 
 
 def _judged(base: Sequence[Run], now: Sequence[Run], policy: Policy) -> Group:
     if policy.metric == STRUCTURE:
         return Group(tuple(base), tuple(now), Verdict.SAME, Code.WITHIN_TOLERANCE)
-    base, now = _held(base), _held(now)
+    base, now = _held(base), _undisturbed(base, _held(now))
     base_ns, now_ns = values_of(base, policy.metric), values_of(now, policy.metric)
-    found = estimate(
-        base_ns,
-        now_ns,
-        floor_sd=floor_sd(policy.metric, statistics.fmean(base_ns)),
-        quantile=error_quantile(suite_size=policy.suite_size, looks=policy.looks),
-        same_card=changes.same_card(base, now),
-    )
+    found = estimate(base_ns, now_ns, _margins(base, now, policy))
     verdict, code = _decided(found, policy)
     if verdict is Verdict.SLOWER and policy.metric == "gpu_time" and _ran_dry_once(base, now):
         verdict, code = Verdict.UNDECIDED, Code.QUEUE_RAN_DRY
-    limit = spread_limit(policy.metric, found.base_ns)
+    if verdict is Verdict.SLOWER and card_state.excused(base, now, found.ratio, policy.tolerance_fraction):
+        verdict, code = Verdict.UNDECIDED, Code.CARD_DISTURBED
+    limit = spread_limit(policy.metric, base)
     noisy = max(spread_fraction(base_ns), spread_fraction(now_ns)) > limit
-    if noisy and verdict is not Verdict.SLOWER:
+    if noisy and verdict is not Verdict.SLOWER and code is not Code.CARD_DISTURBED:
         verdict, code = Verdict.UNDECIDED, Code.NOISY
     return Group(base, now, verdict, code, found)
+
+
+def _margins(base: Sequence[Run], now: Sequence[Run], policy: Policy) -> Margins:
+    quantile = error_quantile(suite_size=policy.suite_size, looks=policy.looks)
+    if card_state.same_card(base, now):
+        return Margins(run_sd(policy, base), quantile)
+    known = policy.card is not None
+    return Margins(
+        run_sd(policy, base),
+        quantile,
+        card_margin=card_margin(suite_size=policy.suite_size, shift_known=known),
+        card_log=policy.card.log if policy.card is not None else 0.0,
+    )
 
 
 def _decided(found: Estimate, policy: Policy) -> tuple[Verdict, Code]:
@@ -150,6 +177,11 @@ def _decided(found: Estimate, policy: Policy) -> tuple[Verdict, Code]:
 def _held(runs: Sequence[Run]) -> tuple[Run, ...]:
     """Leave out the runs in which the queue ran dry and the host was timed, where others are left."""
     return tuple(run for run in runs if run.queue_held) or tuple(runs)
+
+
+def _undisturbed(base: Sequence[Run], now: Sequence[Run]) -> tuple[Run, ...]:
+    """Leave out the runs in which the card was disturbed, as base's wasn't, where others are left."""
+    return tuple(run for run in now if not card_state.disturbance(base, [run])) or tuple(now)
 
 
 def _ran_dry_once(base: Sequence[Run], now: Sequence[Run]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kernelperf.baselines import baseline_folders, find_baseline
-from kernelperf.compare import compare, judge_suite, wants_more_runs
+from kernelperf.compare import Suite, compare, judge_suite, wants_more_runs
 from kernelperf.compare.comparison import Code, Comparison, Policy, Reason, Verdict
 from kernelperf.compare.verdict import STRUCTURE, values_of
 from kernelperf.environment import Hardware
@@ -62,16 +62,18 @@ def load_baseline(options: Options, hardware: Hardware) -> Baseline:
 
 
 class Judge:
-    """Compares with the baseline; what all workloads share is told apart once all are there."""
+    """Compares with the baseline; what one workload can't tell alone is told apart once all are there."""
 
     def __init__(self, baseline: Baseline, demands: Iterable[Demand], looks: int) -> None:
         self.baseline = baseline
         self._demands = tuple(dict.fromkeys(demands))
-        self._suite_size = len({demand.workload for demand in self._demands})
+        self._size = len({demand.workload for demand in self._demands})
         self._looks = looks
+        self._suite = self._suite_of(())
 
     def wants_more(self, recordings: Sequence[WorkloadRecording]) -> frozenset[str]:
         """Return the workloads that should be measured again, in fresh workers."""
+        self._suite = self._suite_of(recordings)
         return frozenset(
             rec.id
             for rec in recordings
@@ -82,12 +84,9 @@ class Judge:
         )
 
     def compare(self, rec: WorkloadRecording, demand: Demand) -> Comparison:
-        """Return the comparison of one workload by itself."""
-        policy = Policy(
-            tolerance_fraction=demand.tolerance_fraction,
-            metric=demand.metric,
-            suite_size=self._suite_size,
-            looks=self._looks,
+        """Return the comparison of one workload, as the others that were last judged let it be seen."""
+        policy = self._suite.policy(
+            rec.id, tolerance_fraction=demand.tolerance_fraction, metric=demand.metric
         )
         found = compare(self.baseline.of(rec.id), rec, policy)
         if found.verdict is Verdict.NO_BASELINE and found.reason.code is Code.NOT_RECORDED:
@@ -96,6 +95,7 @@ class Judge:
 
     def judged(self, recordings: Sequence[WorkloadRecording]) -> dict[Demand, Comparison]:
         """Return what every demand came to, a shift that all workloads share named as the reason."""
+        self._suite = self._suite_of(recordings)
         known = {rec.id: rec for rec in recordings if rec.timed}  # others hold compile times only
         alone = {
             demand: self.compare(known[demand.workload], demand)
@@ -112,6 +112,9 @@ class Judge:
             ]
             for demand, comparison in alone.items()
         }
+
+    def _suite_of(self, recordings: Sequence[WorkloadRecording]) -> Suite:
+        return Suite(self.baseline.workloads, recordings, size=self._size, looks=self._looks)
 
     def structure(self, rec: WorkloadRecording) -> Comparison | None:
         """Return what changed in a workload's structure, None where there is nothing to compare with."""

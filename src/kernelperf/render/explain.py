@@ -167,6 +167,10 @@ def _count_text(change: tuple[str, int, int]) -> str:
 def _machine_text(comparison: Comparison, others: Sequence[Comparison]) -> str:
     state = ", ".join((*comparison.state_changes, comparison.machine)) if comparison.machine else ""
     told = [state or ", ".join(comparison.state_changes) or "its state is not known"]
+    if comparison.card_shift is not None:
+        told.append(f"{signed(comparison.card_shift)} % taken off for the card, as the others read on it")
+    if comparison.yardsticks:
+        told.append("yardsticks " + ", ".join(f"{n} {signed(r)} %" for n, r in comparison.yardsticks))
     moved = others_shift(comparison, others)
     if moved is not None:
         count, shift = moved
