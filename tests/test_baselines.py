@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,15 @@ import pytest
 from kernelperf.baselines import accept, check_acceptable, find_baseline
 from kernelperf.compare.comparison import Code, Verdict
 from kernelperf.errors import UnusableInput
-from kernelperf.recording import FactOutcome, WorkloadRecording, read_recording, read_workload
+from kernelperf.recording import (
+    TIMINGS,
+    TRACE,
+    FactOutcome,
+    WorkloadRecording,
+    read_recording,
+    read_workload,
+    write_workload,
+)
 from tests import builders
 
 
@@ -329,3 +339,87 @@ def test_a_kill_after_both_renames_leaves_the_new_one(baselines: Path, tmp_path:
     assert read_recording(folder).workloads[0].runs[0].gpu_time_ns[3] == pytest.approx(205_770)
     accept(write(tmp_path / "rec", both()[1]), baselines, reason="x")
     assert not (folder / ".geglu_compiled-bf16.replaced").exists()
+
+
+# --- updates of an unchanged machine, and two at once
+
+
+def rerun(factor: float = 1.001, **changed: Any) -> WorkloadRecording:
+    """The same workload measured again: other times, everything else as it was."""
+    return builders.recording(runs=builders.runs(206.8 * factor), **changed)
+
+
+def accepted(folder: Path, baselines: Path, rec: WorkloadRecording, trace: str) -> None:
+    write_workload(rec, folder / rec.id, builders.trace_file(folder.parent / "traces", trace))
+    accept(read_recording(folder), baselines, reason="again")
+
+
+def test_an_unchanged_machine_gives_a_small_diff(tmp_path: Path) -> None:
+    baselines = tmp_path / "baselines"
+    accepted(tmp_path / "one", baselines, rerun(1.0), "one")
+    stored = baselines / "nvidia-h200" / "geglu_compiled-bf16"
+    before = [(stored / name).read_bytes() for name in (TIMINGS, TRACE)]
+    accepted(tmp_path / "two", baselines, rerun(), "two")
+    after = [(stored / name).read_bytes() for name in (TIMINGS, TRACE)]
+    assert before[1] == after[1]
+    lines = [content.decode().splitlines() for content in (before[0], after[0])]
+    changed = [new for old, new in zip(*lines, strict=True) if old != new]
+    # one line a run for samples of each metric and for what they were taken from, and the statistics
+    assert 0 < len(changed) <= 5 * 4 + 8
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"environment": builders.environment(stack=(("torch", "2.12.0"),))},
+        {"sources": (("fixtures/geglu.py", "cd" * 32),)},
+        {"about": (("layer", "another"),)},
+        {"runs": builders.runs(kernels=builders.geglu_kernels(builders.NARROW))},
+    ],
+)
+def test_a_trace_of_anything_else_replaces_the_old_one(tmp_path: Path, changed: dict[str, Any]) -> None:
+    baselines = tmp_path / "baselines"
+    accepted(tmp_path / "one", baselines, rerun(1.0), "one")
+    stored = baselines / "nvidia-h200" / "geglu_compiled-bf16" / TRACE
+    before = stored.read_bytes()
+    accepted(tmp_path / "two", baselines, builders.recording(**changed), "two")
+    assert stored.read_bytes() != before
+
+
+_SLOW_UPDATE = """
+import sys, time
+from pathlib import Path
+from kernelperf import baselines
+from kernelperf.recording import read_recording
+exchange = baselines._exchange
+def slow(new, target):
+    exchange(new, target)
+    print("exchanged", flush=True)
+    time.sleep(0.3)
+baselines._exchange = slow
+baselines.accept(read_recording(Path(sys.argv[1])), Path(sys.argv[2]), reason="first")
+"""
+
+
+def test_a_second_update_waits_for_the_first(baselines: Path, tmp_path: Path) -> None:
+    first = builders.write(tmp_path / "one", *both(210.0))
+    second = write(tmp_path / "two", *both(220.0))
+    command = [sys.executable, "-c", _SLOW_UPDATE, str(first), str(baselines)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as update:
+        assert update.stdout is not None
+        assert update.stdout.readline() == "exchanged\n"
+        accept(second, baselines, reason="second")
+        assert update.wait(60) == 0
+    stored = read_recording(baselines / "nvidia-h200")
+    assert [rec.reason for rec in stored.workloads] == ["second"] * 2
+    assert [path.name for path in baselines.iterdir()] == ["nvidia-h200"]
+
+
+def test_a_run_on_a_disturbed_card_is_refused(tmp_path: Path) -> None:
+    calm = builders.runs()
+    slow = replace(calm[2], state=replace(calm[2].state, sm_clock_mhz=1650))
+    rec = builders.recording(runs=(*calm[:2], slow, *calm[3:]))
+    folder = builders.write(tmp_path / "rec", rec)
+    message = r"the card was disturbed in run 3: SM clock 1980 → 1650 MHz; record again on a quiet GPU"
+    with pytest.raises(UnusableInput, match=message):
+        accept(read_recording(folder), tmp_path / "baselines", reason="x")

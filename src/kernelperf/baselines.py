@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,14 +88,17 @@ def accept(
         raise UnusableInput('--reason is empty; say why the baseline changes, such as --reason "torch 2.12"')
     chosen = check_acceptable(recording, only=only, min_runs=min_runs)
     environment = chosen[0].environment
-    folder = find_baseline(baselines, environment.hardware, environment.lane) or _new_folder(
-        baselines, environment.hardware, environment.lane
-    )
-    rows = _old_to_new(folder, chosen)
     accepted_at = datetime.now(UTC).isoformat(timespec="seconds")
     named = tuple(replace(rec, reason=reason.strip(), accepted_at=accepted_at) for rec in chosen)
+    folder = baselines
     try:
-        _install(named, dict(workload_folders(recording.folder)), folder)
+        with _one_update_at_a_time(baselines):
+            folder = find_baseline(baselines, environment.hardware, environment.lane) or _new_folder(
+                baselines, environment.hardware, environment.lane
+            )
+            old = _read_old(folder, chosen)
+            rows = _old_to_new(old, chosen)
+            _install(named, _traces(recording, chosen, old, folder), folder)
     except OSError as error:
         raise UnusableInput(
             f"{folder} can't be written ({error}); the old baseline stands unchanged"
@@ -175,11 +180,61 @@ def _parts(ours: Environment, theirs: Environment) -> Iterator[tuple[str, object
             yield package, version, their_stack[package]
 
 
-def _old_to_new(folder: Path, chosen: Sequence[WorkloadRecording]) -> tuple[Comparison, ...]:
+@contextlib.contextmanager
+def _one_update_at_a_time(baselines: Path) -> Iterator[None]:
+    """Hold the folder against other updates of it on this host; the second waits for the first."""
+    baselines.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # on Windows nobody records, and each exchange is still whole
+        yield
+        return
+    descriptor = os.open(baselines, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read_old(folder: Path, chosen: Sequence[WorkloadRecording]) -> dict[str, WorkloadRecording]:
     paths = dict(workload_folders(folder))
-    old = {rec.id: read_workload(paths[rec.id]) for rec in chosen if rec.id in paths}
+    return {rec.id: read_workload(paths[rec.id]) for rec in chosen if rec.id in paths}
+
+
+def _old_to_new(
+    old: Mapping[str, WorkloadRecording], chosen: Sequence[WorkloadRecording]
+) -> tuple[Comparison, ...]:
     suite = Suite(tuple(old.values()), chosen, size=len(old), looks=1)
     return tuple(_row(old.get(rec.id), rec, suite) for rec in chosen)
+
+
+def _traces(
+    recording: Recording,
+    chosen: Sequence[WorkloadRecording],
+    old: Mapping[str, WorkloadRecording],
+    folder: Path,
+) -> dict[str, Path]:
+    """Return the trace to keep of each: the old one where the new one would only repeat it, in new bytes."""
+    recorded, stored = dict(workload_folders(recording.folder)), dict(workload_folders(folder))
+    return {
+        rec.id: trace_path(
+            stored[rec.id] if rec.id in old and _launches_alike(old[rec.id], rec) else recorded[rec.id]
+        )
+        for rec in chosen
+    }
+
+
+def _launches_alike(old: WorkloadRecording, new: WorkloadRecording) -> bool:
+    """Whether both launch the same from the same stack and sources: the traces differ by times alone."""
+    first, second = old.runs[0], new.runs[0]
+    return (
+        first.launch_config == second.launch_config
+        and first.counts == second.counts
+        and old.environment.stack == new.environment.stack
+        and old.sources == new.sources
+        and old.about == new.about
+    )
 
 
 def _row(old: WorkloadRecording | None, rec: WorkloadRecording, suite: Suite) -> Comparison:
@@ -247,7 +302,7 @@ def _labels(hardware: Hardware, other: Hardware) -> Iterator[str]:
             yield labels[field.name]
 
 
-def _install(chosen: Sequence[WorkloadRecording], sources: dict[str, Path], folder: Path) -> None:
+def _install(chosen: Sequence[WorkloadRecording], traces: Mapping[str, Path], folder: Path) -> None:
     """Write every workload aside, then exchange their folders one by one; undo all if one fails."""
     fresh = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -255,7 +310,7 @@ def _install(chosen: Sequence[WorkloadRecording], sources: dict[str, Path], fold
     exchanged: list[Path] = []
     try:
         for rec in chosen:
-            write_workload(rec, staging / rec.id, trace_path(sources[rec.id]))
+            write_workload(rec, staging / rec.id, traces[rec.id])
         _restore_leftovers(folder)
         for rec in chosen:
             _exchange(staging / rec.id, folder / rec.id)
