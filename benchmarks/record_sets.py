@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import planted  # noqa: E402
-from study_worker import PEERS, Peer, ReadProbe, Shake, TurnTo  # noqa: E402
+from study_worker import PEERS, OnStream, Peer, ReadProbe, TurnTo  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +128,7 @@ class Sets:
             "workload": timed.name,
             "rounds_ns": [float(f"{ns:.6g}") for ns in timed.rounds_ns],
             "kernel_ns": durations,
-            "launch_ns": [round(ns, 1) for ns in timed.launch_ns],
+            "launch_ns": [round(ns, 1) for ns in timed.launch_ns],  # on each of STREAMS, round by round
             "launches": _index(self._launches, rows),
             "counts": _index(self._counts, msgspec.to_builtins(timed.structure.counts)),
             "held": timed.held,
@@ -144,7 +144,7 @@ def _index(known: list[Any], value: Any) -> int:
     return known.index(value)
 
 
-def record(crew: Crew, sets: Sets, number: int, peers: tuple[str, ...], ways: bool) -> None:
+def record(crew: Crew, sets: Sets, number: int, peers: tuple[str, ...], streams: bool) -> None:
     """Carry one set through, from built workers to its rows."""
     begun = time.monotonic()
     crew.build()
@@ -165,7 +165,7 @@ def record(crew: Crew, sets: Sets, number: int, peers: tuple[str, ...], ways: bo
             "yardsticks_ns": {name: round(ns, 1) for name, ns in read.times_ns} if read else {},
             "state": msgspec.to_builtins(read.state) if read else None,
             "peers_ns": time_peers(crew, peers),
-            "ways": time_ways(crew, timed, ways, watch),
+            "streams_ns": time_streams(crew, timed, streams),
         }
         sets.add(seen, one, timed, watch)
     finally:
@@ -223,35 +223,22 @@ def time_rounds(crew: Crew, timed: list[Timed], watch: GpuWatch) -> None:
             each.launch_ns = reply.durations_ns if isinstance(reply, Samples) else []
 
 
-# Other ways to time the same steps: rounds, pairs a round, whether memory is allocated anew before a round.
-WAYS = {
-    "plain": (16, 10, False),
-    "shaken": (16, 10, True),
-    "short": (32, 5, False),
-    "short shaken": (32, 5, True),
-}
+STREAMS = (0, 1, 2, 3)
 
 
-def time_ways(crew: Crew, timed: list[Timed], ways: bool, watch: GpuWatch) -> dict[str, Any]:
-    """Time by each way in turn: every duration of every round."""
+def time_streams(crew: Crew, timed: list[Timed], wanted: bool) -> dict[str, Any]:
+    """Time the steps on torch's stream and on others: the round values and the probe's, by workload."""
     read: dict[str, Any] = {}
-    for way, (rounds, pairs, shaken) in WAYS.items() if ways else ():
-        begun = time.monotonic()
-        for _ in range(rounds):
+    for stream in STREAMS if wanted else ():
+        for each in timed:
+            crew.ask(each.member, OnStream(stream))
+        rounds: dict[str, list[float]] = {}
+        for _ in range(ROUNDS):
             for each in timed:
-                if shaken:
-                    crew.ask(each.member, Shake())
-                reply = crew.ask(each.member, Burst(steps=pairs))
+                reply = crew.ask(each.member, Burst(steps=STEPS))
                 if isinstance(reply, Samples):
-                    durations = [round(ns) for ns in reply.durations_ns]
-                    read.setdefault(way, {}).setdefault(each.name, []).append(durations)
-        _say(f"{way}: {time.monotonic() - begun:.1f} s")
-    if ways:
-        begun = time.monotonic()
-        for _ in range(50):
-            watch.sample()
-        _say(f"a sample of the GPU's state takes {(time.monotonic() - begun) * 20:.2f} ms")
-        _say(timed[-1].member.process.log_tail())
+                    rounds.setdefault(each.name, []).append(round(statistics.median(reply.durations_ns), 1))
+        read[str(stream)] = rounds
     return read
 
 
@@ -306,7 +293,7 @@ def _settled(outcome: Any) -> None:
 @click.option(
     "--peer", "peers", multiple=True, default=tuple(PEERS), help="one of the tools; may be repeated"
 )
-@click.option("--ways", is_flag=True, help="time by other ways of our own too")
+@click.option("--streams", is_flag=True, help="time on other streams too")
 @click.option("--suite-only", is_flag=True, help="nothing planted")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
 def main(
@@ -315,7 +302,7 @@ def main(
     peer_sets: int,
     peers: tuple[str, ...],
     suite_only: bool,
-    ways: bool,
+    streams: bool,
     output: Path,
 ) -> None:
     """Record sets of fresh runs."""
@@ -332,7 +319,7 @@ def main(
                 more = number + 1 < wanted and time.monotonic() - begun < seconds
                 if more:
                     crew = started(chosen, Path(scratch), number + 1, coming)
-                record(current, sets, number, peers if number < peer_sets else (), ways)
+                record(current, sets, number, peers if number < peer_sets else (), streams)
             if not more:
                 break
 

@@ -24,7 +24,8 @@ Step = Callable[[], Any]
 
 
 # A pair of the launch probe spans some 50 launches.
-PROBE_NS, PROBE_PAIRS = 100_000, 5
+PROBE_NS, PROBE_PAIRS = 100_000, 3
+SIDE_STREAMS = 3
 
 
 class TurnTo(msgspec.Struct, tag=True, frozen=True):
@@ -39,12 +40,14 @@ class Peer(msgspec.Struct, tag=True, frozen=True):
     name: str
 
 
-class Shake(msgspec.Struct, tag=True, frozen=True):
-    """Make the step's next call allocate its memory somewhere else."""
+class OnStream(msgspec.Struct, tag=True, frozen=True):
+    """Launch the bursts that follow on this stream: 0 is torch's own, others are made when first named."""
+
+    number: int
 
 
 class ReadProbe(msgspec.Struct, tag=True, frozen=True):
-    """Tell what a launch took beside each burst since the last time."""
+    """Tell what a launch took beside each burst since the last time: on each stream, burst by burst."""
 
 
 class StudyWorker(worker.Worker):
@@ -54,8 +57,9 @@ class StudyWorker(worker.Worker):
         super().__init__()
         self._turned: dict[str, tuple[Any, int]] = {}
         self._name = ""
-        self._pad: Any = None
-        self._probe: Any = None
+        self._streams: list[Any] = []
+        self._stream = 0
+        self._probes: list[Any] = []
         self._probed_ns: list[float] = []
 
     def _carry_out(self, command: Any) -> Reply:
@@ -68,25 +72,36 @@ class StudyWorker(worker.Worker):
         if isinstance(command, ReadProbe):
             probed, self._probed_ns = self._probed_ns, []
             return Samples(durations_ns=probed, held=True, repeats=1)
-        if isinstance(command, Shake):
-            self._shake()
+        if isinstance(command, OnStream):
+            self._stream = command.number
             return Profiled()
         return super()._carry_out(command)
 
     def _on_burst(self, command: Any) -> Samples:
-        """Time a chain of launches of next to nothing too: how far apart this process's kernels start."""
+        """Time a chain of launches of next to nothing too, on every stream: how far apart kernels start."""
+        import torch
+
+        if not self._streams:
+            self._streams = [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(SIDE_STREAMS))]
+            self._probes = [self._new_probe(stream) for stream in self._streams]
+        with torch.cuda.stream(self._streams[self._stream]):
+            samples: Samples = super()._on_burst(command)
+        for stream, probe in zip(self._streams, self._probes, strict=True):
+            with torch.cuda.stream(stream):
+                self._probed_ns.append(statistics.median(probe.burst(PROBE_PAIRS).durations_ns))
+        return samples
+
+    def _new_probe(self, stream: Any) -> Any:
         import torch
 
         from kernelperf.worker import yardsticks
         from kernelperf.worker.device_timing import GpuClock
 
-        samples = super()._on_burst(command)
-        if self._probe is None:
-            image = yardsticks.machine_code(*torch.cuda.get_device_capability())
-            launch = yardsticks.fma_step(image, turns=1, blocks=1)
-            self._probe = GpuClock(launch, 1, pair_target_ns=PROBE_NS)
-        self._probed_ns.append(statistics.median(self._probe.burst(PROBE_PAIRS).durations_ns))
-        return samples
+        image = yardsticks.machine_code(*torch.cuda.get_device_capability())
+        if image is None:
+            raise RuntimeError("no machine code is carried for this GPU")
+        with torch.cuda.stream(stream):
+            return GpuClock(yardsticks.fma_step(image, turns=1, blocks=1), 1, pair_target_ns=PROBE_NS)
 
     def _turn_to(self, name: str) -> None:
         """Each step keeps its clock, with what that learnt about it."""
@@ -94,17 +109,6 @@ class StudyWorker(worker.Worker):
         self._clock, self._launches_per_step = self._turned.get(name, (None, 1))
         self._name = name
         self._subject = replace(self._subject, step=self._subject.probes[name])
-
-    def _shake(self) -> None:
-        import random
-
-        import torch
-
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        self._pad = torch.empty(random.randrange(1, 64) * 2**21, dtype=torch.uint8, device="cuda")
-        self._step()
-        torch.cuda.synchronize()
 
 
 def do_bench(step: Step) -> float:
@@ -193,4 +197,4 @@ if __name__ == "__main__":
     import torch  # noqa: F401
 
     worker.preload_inductor()
-    worker.main(sys.argv[1:], StudyWorker(), Command | TurnTo | Peer | Shake | ReadProbe)
+    worker.main(sys.argv[1:], StudyWorker(), Command | TurnTo | Peer | OnStream | ReadProbe)
