@@ -55,6 +55,11 @@ def plants() -> tuple[Planted, ...]:
     return (*PLANTED, *dials)
 
 
+def holds(plant: Planted, card: Card) -> bool:
+    """Whether every set of a card has the slowdown and what it slows."""
+    return all({plant.workload, plant.against} <= set(one.runs) for one in card.sets)
+
+
 def real_percent(plant: Planted, known: Sequence[Card]) -> float:
     """Return what the slowdown costs, the mean over the cards."""
     ratios = []
@@ -182,13 +187,13 @@ def draw(rows: Sequence[Power], path: Path) -> None:
 @click.option("--figure", type=click.Path(path_type=Path))
 def main(data: Path, output: Path | None, figure: Path | None) -> None:
     """Count how often planted slowdowns are found."""
-    wanted = {plant.workload for plant in plants()}
-    known = [
-        card
-        for card in read_cards(data)
-        if len(card.sets) > BASELINE_RUNS and all(wanted <= set(one.runs) for one in card.sets)
+    known = [card for card in read_cards(data) if len(card.sets) > BASELINE_RUNS]
+    rows = [
+        power(plant, situation, has)
+        for plant in plants()
+        for situation in SITUATIONS
+        if (has := [card for card in known if holds(plant, card)])
     ]
-    rows = [power(plant, situation, known) for plant in plants() for situation in SITUATIONS]
     rows = [row for row in rows if row.sessions]
     for row in rows:
         told = f"{row.named / row.found:.0%}" if row.found else "–"

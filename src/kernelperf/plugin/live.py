@@ -60,6 +60,10 @@ class Recorder:
                 self._run(wanted, f"run {number} of {total}" if total > 1 else "")
             runs = total
             wanted = want_more(self.recordings)
+            if not wanted:
+                break
+            if total != options.looks[-1]:
+                self._progress(f"measured again, since near the tolerance or above: {', '.join(sorted(wanted))}")
 
     def _run(self, wanted: frozenset[str], label: str) -> None:
         plans = [

@@ -87,7 +87,16 @@ def verdict_table(comparisons: Sequence[Comparison]) -> str:
         )
         for c in comparisons
     ]
-    return table(head, rows, right=(2, 3, 4, 5, 6))
+    return "\n".join([table(head, rows, right=(2, 3, 4, 5, 6)), *_card_note(comparisons)])
+
+
+def _card_note(comparisons: Sequence[Comparison]) -> list[str]:
+    shifts = sorted(c.card_shift for c in comparisons if c.card_shift is not None)
+    if not shifts:
+        return []
+    first, last = signed(shifts[0]), signed(shifts[-1])
+    span = f"{first} %" if first == last else f"{first} to {last} %"
+    return [f"another card than the baseline's: {span}, which the other workloads moved by, is taken off"]
 
 
 def summary_line(
