@@ -321,7 +321,7 @@ def _engine_says(base: Card, now: Card, name: str, slowed: float) -> bool:
     runs = tuple(replace(run, gpu_time_ns=tuple(ns * factor for ns in run.gpu_time_ns)) for run in full.runs)
     rec = replace(full, runs=runs)
     others = [each for each in recordings(now, now.sets[:1], base.suite) if each.id != name]
-    suite = Suite(before, [rec, *others], size=len(base.suite), looks=len(LOOKS))
+    suite = Suite(before, [rec, *others], looks=len(LOOKS))
     (old,) = [each for each in before if each.id == name]
     found = compare(old, rec, suite.policy(name, tolerance_fraction=TOLERANCE))
     # Noise and disturbances are reasons of their own, which the model leaves out.

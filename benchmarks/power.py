@@ -118,7 +118,7 @@ def paired(plant: Planted, card: Card, base: Sequence[OneSet], head: Sequence[On
     for look in PAIRED_LOOKS:
         before = recordings(card, base[:look], names_with(plant, card, planted=False))
         after = recordings(card, head[:look], names_with(plant, card, planted=True))
-        suite = Suite(before, after, size=len(after), looks=len(PAIRED_LOOKS))
+        suite = Suite(before, after, looks=len(PAIRED_LOOKS))
         policy = suite.policy(plant.against, tolerance_fraction=PAIRED_TOLERANCE)
         (old,) = [rec for rec in before if rec.id == plant.against]
         (new,) = [rec for rec in after if rec.id == plant.against]

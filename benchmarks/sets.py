@@ -89,7 +89,7 @@ def session(
     for total in looks:
         runs |= dict.fromkeys(wanted, min(total, len(sets)))
         now = [recordings(card, sets[: runs[name]], {name: step})[0] for name, step in named.items()]
-        suite = Suite(base, now, size=len(named), looks=len(looks))
+        suite = Suite(base, now, looks=len(looks))
         found = {
             rec.id: compare(known[rec.id], rec, suite.policy(rec.id, tolerance_fraction=tolerance_fraction))
             for rec in now

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 from kernelperf.baselines import accept
+from kernelperf.cli import main
 from kernelperf.plugin.live import Recorder
 from kernelperf.recording import read_recording, write_workload
 from tests.project import last_line
@@ -112,6 +114,27 @@ def test_only_the_suspicious_workload_is_measured_again(live):
     live.run().assert_outcomes(passed=1, failed=1)
     builds = live.builds()
     assert (builds.count("mlp-bf16"), builds.count("other-bf16")) == (1, 5)
+
+
+def test_it_says_who_is_measured_again(guarded):
+    guarded.set_baseline_factor(0.9)
+    result = guarded.run()
+    told = [line for line in result.outlines if "measuring again" in line]
+    assert [line.rpartition("kernelperf: ")[2] for line in told] == [
+        "measuring again, near the tolerance or above: mlp-bf16"
+    ]
+    assert any("run 2 of 3: " in line for line in result.outlines)
+    assert any("run 5 of 5: " in line for line in result.outlines)
+
+
+def test_the_compare_command_gives_the_sessions_verdicts(guarded):
+    guarded.set_baseline_factor(0.9)
+    told = guarded.run().stdout.str()
+    arguments = ["compare", str(guarded.root / "baselines"), str(guarded.root / ".kernelperf")]
+    found = CliRunner().invoke(main, arguments)
+    assert found.exit_code == 1
+    (headline,) = [line for line in found.output.splitlines() if line.startswith("SLOWER")]
+    assert headline in told
 
 
 def test_without_timing_nothing_is_timed(guarded):

@@ -30,7 +30,7 @@ def suite_of(shifts: dict[str, float], card: str = "a1b2c3", **changed: object) 
 
 def judged(shifts: dict[str, float], card: str = "a1b2c3", **changed: object) -> dict[str, Comparison]:
     base, now = suite_of({}), suite_of(shifts, card, **changed)
-    suite = Suite(base, now, size=len(now), looks=1)
+    suite = Suite(base, now, looks=1)
     known = {rec.id: rec for rec in base}
     found = [compare(known[rec.id], rec, suite.policy(rec.id, tolerance_fraction=0.02)) for rec in now]
     return {comparison.workload.partition("-")[0]: comparison for comparison in judge_suite(found)}
@@ -154,7 +154,7 @@ def with_yardsticks(fraction: float) -> Yardsticks:
 def test_the_yardsticks_tell_a_slower_card_from_a_slower_stack(fraction: float, blamed: str) -> None:
     base = suite_of({}, yardsticks=with_yardsticks(0.0))
     now = suite_of(all_by(0.05), yardsticks=with_yardsticks(fraction))
-    suite = Suite(base, now, size=6, looks=1)
+    suite = Suite(base, now, looks=1)
     found = judge_suite(
         [
             compare(old, new, suite.policy(new.id, tolerance_fraction=0.02))

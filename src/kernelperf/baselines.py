@@ -205,7 +205,7 @@ def _read_old(folder: Path, chosen: Sequence[WorkloadRecording]) -> dict[str, Wo
 def _old_to_new(
     old: Mapping[str, WorkloadRecording], chosen: Sequence[WorkloadRecording]
 ) -> tuple[Comparison, ...]:
-    suite = Suite(tuple(old.values()), chosen, size=len(old), looks=1)
+    suite = Suite(tuple(old.values()), chosen, looks=1)
     return tuple(_row(old.get(rec.id), rec, suite) for rec in chosen)
 
 

@@ -14,7 +14,7 @@ from kernelperf.baselines import accept as accept_recording
 from kernelperf.baselines import baseline_folders, find_baseline
 from kernelperf.cli.inventory import inventory_table
 from kernelperf.cli.traces import Reading, are_traces, compare_report, facts_report
-from kernelperf.compare import LOOKS, Suite, judge_suite
+from kernelperf.compare import Suite, judge_suite
 from kernelperf.compare import compare as compare_workload
 from kernelperf.compare.comparison import DEFAULT_TOLERANCE_FRACTION, Comparison, Policy, Verdict
 from kernelperf.compare.traces import TraceComparison
@@ -188,8 +188,7 @@ def _baseline_for(base: Path, now: Recording) -> Path:
 
 def _compared(base: Recording, now: Recording, tolerance_percent: float | None) -> tuple[Comparison, ...]:
     known = {rec.id: rec for rec in base.workloads}
-    common = sum(rec.id in known for rec in now.workloads)
-    suite = Suite(base.workloads, now.workloads, size=common, looks=LOOKS)
+    suite = Suite(base.workloads, now.workloads)
     return judge_suite(
         [
             compare_workload(known.get(rec.id), rec, _policy(suite, rec, tolerance_percent))

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from kernelperf.compare import card_state, changes
 from kernelperf.compare.comparison import (
-    LOOKS,
     Code,
     Comparison,
     KernelChange,
@@ -34,7 +33,6 @@ from kernelperf.errors import NotMeasurable, UnusableInput
 from kernelperf.recording.records import Run, WorkloadRecording
 
 __all__ = [
-    "LOOKS",
     "Code",
     "Comparison",
     "KernelChange",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelperf.compare.cards import card_shift, learned_sd
-from kernelperf.compare.comparison import Code, Comparison, Policy, Reason, Verdict
+from kernelperf.compare.comparison import LOOKS, Code, Comparison, Policy, Reason, Verdict
 from kernelperf.recording.records import WorkloadRecording
 
 # Of one or two workloads nobody can say that all moved.
@@ -21,20 +21,24 @@ class Suite:
     """A baseline's workloads and those held against it; one workload's policy depends on all of them."""
 
     def __init__(
-        self, base: Sequence[WorkloadRecording], now: Sequence[WorkloadRecording], *, size: int, looks: int
+        self, base: Sequence[WorkloadRecording], now: Sequence[WorkloadRecording], looks: int = LOOKS
     ) -> None:
         self._base = {rec.id: rec for rec in base}
         self._now = tuple(now)
         self._sd = learned_sd(base)
-        self._size = size
         self._looks = looks
+
+    @property
+    def size(self) -> int:
+        """How many workloads are compared by their times: the error is held over all of them."""
+        return sum(rec.timed and rec.id in self._base for rec in self._now)
 
     def policy(self, name: str, *, tolerance_fraction: float, metric: str = "gpu_time") -> Policy:
         """Return what a workload is judged by."""
         return Policy(
             tolerance_fraction=tolerance_fraction,
             metric=metric,
-            suite_size=self._size,
+            suite_size=self.size,
             looks=self._looks,
             run_sd=self._sd if metric == "gpu_time" else None,
             card=card_shift(name, self._base, self._now) if metric == "gpu_time" else None,

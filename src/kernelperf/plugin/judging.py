@@ -64,16 +64,14 @@ def load_baseline(options: Options, hardware: Hardware) -> Baseline:
 class Judge:
     """Compares with the baseline; what one workload can't tell alone is told apart once all are there."""
 
-    def __init__(self, baseline: Baseline, demands: Iterable[Demand], looks: int) -> None:
+    def __init__(self, baseline: Baseline, demands: Iterable[Demand]) -> None:
         self.baseline = baseline
         self._demands = tuple(dict.fromkeys(demands))
-        self._size = len({demand.workload for demand in self._demands})
-        self._looks = looks
-        self._suite = self._suite_of(())
+        self._suite = Suite(baseline.workloads, ())
 
     def wants_more(self, recordings: Sequence[WorkloadRecording]) -> frozenset[str]:
         """Return the workloads that should be measured again, in fresh workers."""
-        self._suite = self._suite_of(recordings)
+        self._suite = Suite(self.baseline.workloads, recordings)
         return frozenset(
             rec.id
             for rec in recordings
@@ -95,7 +93,7 @@ class Judge:
 
     def judged(self, recordings: Sequence[WorkloadRecording]) -> dict[Demand, Comparison]:
         """Return what every demand came to, a shift that all workloads share named as the reason."""
-        self._suite = self._suite_of(recordings)
+        self._suite = Suite(self.baseline.workloads, recordings)
         known = {rec.id: rec for rec in recordings if rec.timed}  # others hold compile times only
         alone = {
             demand: self.compare(known[demand.workload], demand)
@@ -112,9 +110,6 @@ class Judge:
             ]
             for demand, comparison in alone.items()
         }
-
-    def _suite_of(self, recordings: Sequence[WorkloadRecording]) -> Suite:
-        return Suite(self.baseline.workloads, recordings, size=self._size, looks=self._looks)
 
     def structure(self, rec: WorkloadRecording) -> Comparison | None:
         """Return what changed in a workload's structure, None where there is nothing to compare with."""

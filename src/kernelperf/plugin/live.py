@@ -63,7 +63,8 @@ class Recorder:
             if not wanted:
                 break
             if total != options.looks[-1]:
-                self._progress(f"measured again, since near the tolerance or above: {', '.join(sorted(wanted))}")
+                named = ", ".join(sorted(wanted))
+                self._progress(f"measuring again, near the tolerance or above: {named}")
 
     def _run(self, wanted: frozenset[str], label: str) -> None:
         plans = [

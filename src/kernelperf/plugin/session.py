@@ -48,7 +48,7 @@ class Session:
         self.withheld: dict[str, Withheld] = {}
         self.comparisons: dict[Demand, Comparison] = {}
         self.rules = RoleRules(options.roles)
-        self._judge = Judge(self.baseline, (), 1)
+        self._judge = Judge(self.baseline, ())
         self._guarded: dict[str, GuardedWorkload] = {}
         if self.source.recording is not None:
             self._find_baseline(self.source.recording.workloads[0].environment.hardware)
@@ -163,7 +163,7 @@ class Session:
 
     def _find_baseline(self, hardware: Hardware) -> None:
         self.baseline = load_baseline(self.options, hardware)
-        self._judge = Judge(self.baseline, self._demands(), len(self.options.looks))
+        self._judge = Judge(self.baseline, self._demands())
 
     def _replay(self, variants: dict[str, Variant]) -> None:
         held = {rec.id: rec for rec in self.source.recording.workloads} if self.source.recording else {}
