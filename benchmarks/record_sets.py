@@ -9,7 +9,8 @@ workers time their step with other tools too, one after another, when all rounds
 written after every set, so that a run that is cut short leaves what it had.  Needs a CUDA GPU.
 
 What differs from a run of the suite: the first calls that autotune nothing are made side by side, and neither
-wall time nor probes are taken.
+wall time nor probes are taken.  ``--at-once`` makes several sets ready together, with the first calls of all
+side by side; they are timed one after another all the same.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from kernelperf.conductor.structure import Structure
     from kernelperf.workload import Variant
 
+WORKER = (sys.executable, "-P", str(ROOT / "benchmarks" / "study_worker.py"))
 ROUNDS, STEPS = 15, 10
 # Its autotuning is part of what is measured, so nobody disturbs it.
 AUTOTUNED = "geglu_compiled-bf16"
@@ -128,7 +131,7 @@ class Sets:
             "workload": timed.name,
             "rounds_ns": [float(f"{ns:.6g}") for ns in timed.rounds_ns],
             "kernel_ns": durations,
-            "launch_ns": [round(ns, 1) for ns in timed.launch_ns],  # on each of STREAMS, round by round
+            "launch_ns": [round(ns, 1) for ns in timed.launch_ns],
             "launches": _index(self._launches, rows),
             "counts": _index(self._counts, msgspec.to_builtins(timed.structure.counts)),
             "held": timed.held,
@@ -144,15 +147,24 @@ def _index(known: list[Any], value: Any) -> int:
     return known.index(value)
 
 
-def record(crew: Crew, sets: Sets, number: int, peers: tuple[str, ...], streams: bool) -> None:
-    """Carry one set through, from built workers to its rows."""
+def record(
+    crews: list[Crew], sets: Sets, first: int, peers: dict[int, tuple[str, ...]], *, streams: bool
+) -> None:
+    """Carry sets through, from started workers to their rows: ready at the same time, timed one by one."""
     begun = time.monotonic()
-    crew.build()
-    _say(f"set {number}: built at {time.monotonic() - begun:.1f} s")
-    first_calls(crew)
-    _say(f"set {number}: called at {time.monotonic() - begun:.1f} s")
-    timed = profiled(crew)
-    _say(f"set {number}: profiled at {time.monotonic() - begun:.1f} s")
+    with ThreadPoolExecutor(len(crews)) as threads:
+        list(threads.map(Crew.build, crews))
+        _say(f"from set {first}: built at {time.monotonic() - begun:.1f} s")
+        list(threads.map(first_calls, crews))
+    _say(f"from set {first}: called at {time.monotonic() - begun:.1f} s")
+    for number, crew in enumerate(crews, first):
+        timed = profiled(crew)
+        measure(crew, timed, sets, peers.get(number, ()), streams=streams)
+        _say(f"set {number}: done at {time.monotonic() - begun:.1f} s, {len(timed)} steps")
+
+
+def measure(crew: Crew, timed: list[Timed], sets: Sets, peers: tuple[str, ...], *, streams: bool) -> None:
+    """Time one set's steps in turn, and keep what they read."""
     device = crew.members[0].built.device  # type: ignore[union-attr]
     watch = GpuWatch(device.uuid)
     try:
@@ -165,14 +177,11 @@ def record(crew: Crew, sets: Sets, number: int, peers: tuple[str, ...], streams:
             "yardsticks_ns": {name: round(ns, 1) for name, ns in read.times_ns} if read else {},
             "state": msgspec.to_builtins(read.state) if read else None,
             "peers_ns": time_peers(crew, peers),
-            "streams_ns": time_streams(crew, timed, streams),
+            "streams": time_streams(crew, timed) if streams else {},
         }
         sets.add(seen, one, timed, watch)
     finally:
         watch.close()
-    _say(
-        f"set {number}: done at {time.monotonic() - begun:.1f} s, {len(timed)} steps; {one['yardsticks_ns']}"
-    )
 
 
 def first_calls(crew: Crew) -> None:
@@ -223,23 +232,24 @@ def time_rounds(crew: Crew, timed: list[Timed], watch: GpuWatch) -> None:
             each.launch_ns = reply.durations_ns if isinstance(reply, Samples) else []
 
 
-STREAMS = (0, 1, 2, 3)
+# With --streams, as many further rounds are taken, each on the next of this many streams.
+STREAMS = 8
 
 
-def time_streams(crew: Crew, timed: list[Timed], wanted: bool) -> dict[str, Any]:
-    """Time the steps on torch's stream and on others: the round values and the probe's, by workload."""
-    read: dict[str, Any] = {}
-    for stream in STREAMS if wanted else ():
+def time_streams(crew: Crew, timed: list[Timed]) -> dict[str, Any]:
+    """Time the steps on one stream after another: the value of each round, and the probe's, by workload."""
+    rounds: dict[str, list[float]] = {}
+    for number in range(2 * STREAMS):
         for each in timed:
-            crew.ask(each.member, OnStream(stream))
-        rounds: dict[str, list[float]] = {}
-        for _ in range(ROUNDS):
-            for each in timed:
-                reply = crew.ask(each.member, Burst(steps=STEPS))
-                if isinstance(reply, Samples):
-                    rounds.setdefault(each.name, []).append(round(statistics.median(reply.durations_ns), 1))
-        read[str(stream)] = rounds
-    return read
+            crew.ask(each.member, OnStream(number % STREAMS))
+            reply = crew.ask(each.member, Burst(steps=STEPS))
+            if isinstance(reply, Samples):
+                rounds.setdefault(each.name, []).append(round(statistics.median(reply.durations_ns), 1))
+    probes = {}
+    for each in timed:
+        reply = crew.ask(each.member, ReadProbe())
+        probes[each.name] = [round(ns, 1) for ns in reply.durations_ns] if isinstance(reply, Samples) else []
+    return {"rounds_ns": rounds, "launch_ns": probes}
 
 
 def time_peers(crew: Crew, peers: tuple[str, ...]) -> dict[str, dict[str, float]]:
@@ -265,15 +275,14 @@ def cores(chosen: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def started(chosen: list[Variant], scratch: Path, number: int, lives: ExitStack) -> Crew:
-    command = (sys.executable, "-P", str(ROOT / "benchmarks" / "study_worker.py"))
-    settings = Settings(root=ROOT, worker_command=command)
+def started(chosen: list[Variant], scratch: Path, number: int, side: int, lives: ExitStack) -> Crew:
+    settings = Settings(root=ROOT, worker_command=WORKER)
     plans = [Plan(variant, timing=True) for variant in chosen]
     folder = scratch / str(number)
     crew = lives.enter_context(Crew(plans, folder, settings, lambda _: None, _settled))
     ours = sorted(os.sched_getaffinity(0))
     half = len(ours) // 2
-    with cores(set(ours[:half] if number % 2 else ours[half:])):
+    with cores(set(ours[:half] if side else ours[half:])):
         crew.start()
     return crew
 
@@ -293,7 +302,8 @@ def _settled(outcome: Any) -> None:
 @click.option(
     "--peer", "peers", multiple=True, default=tuple(PEERS), help="one of the tools; may be repeated"
 )
-@click.option("--streams", is_flag=True, help="time on other streams too")
+@click.option("--at-once", default=1, show_default=True, help="sets made ready together")
+@click.option("--streams", is_flag=True, help="time a workload on eight streams in turn, too")
 @click.option("--suite-only", is_flag=True, help="nothing planted")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
 def main(
@@ -303,6 +313,7 @@ def main(
     peers: tuple[str, ...],
     suite_only: bool,
     streams: bool,
+    at_once: int,
     output: Path,
 ) -> None:
     """Record sets of fresh runs."""
@@ -310,16 +321,22 @@ def main(
     begun = time.monotonic()
     sets = Sets(output)
     with tempfile.TemporaryDirectory() as scratch:
+
+        def start(first: int, lives: ExitStack) -> list[Crew]:
+            count = min(at_once, wanted - first)
+            side = first // at_once % 2
+            numbers = range(first, first + count)
+            return [started(chosen, Path(scratch), number, side, lives) for number in numbers]
+
         coming = ExitStack()
-        crew = started(chosen, Path(scratch), 0, coming)
-        for number in range(wanted):
+        crews = start(0, coming)
+        for first in range(0, wanted, at_once):
             lives, coming = coming, ExitStack()
             with lives:
-                current = crew
-                more = number + 1 < wanted and time.monotonic() - begun < seconds
-                if more:
-                    crew = started(chosen, Path(scratch), number + 1, coming)
-                record(current, sets, number, peers if number < peer_sets else (), streams)
+                current = crews
+                more = first + at_once < wanted and time.monotonic() - begun < seconds
+                crews = start(first + at_once, coming) if more else []
+                record(current, sets, first, dict.fromkeys(range(peer_sets), peers), streams=streams)
             if not more:
                 break
 

@@ -25,7 +25,7 @@ Step = Callable[[], Any]
 
 # A pair of the launch probe spans some 50 launches.
 PROBE_NS, PROBE_PAIRS = 100_000, 3
-SIDE_STREAMS = 3
+SIDE_STREAMS = 7
 
 
 class TurnTo(msgspec.Struct, tag=True, frozen=True):
@@ -41,13 +41,16 @@ class Peer(msgspec.Struct, tag=True, frozen=True):
 
 
 class OnStream(msgspec.Struct, tag=True, frozen=True):
-    """Launch the bursts that follow on this stream: 0 is torch's own, others are made when first named."""
+    """Launch the bursts that follow on this stream: 0 is torch's own.
+
+    The memory of the stream before is given back, and the step is called twice to allocate its own.
+    """
 
     number: int
 
 
 class ReadProbe(msgspec.Struct, tag=True, frozen=True):
-    """Tell what a launch took beside each burst since the last time: on each stream, burst by burst."""
+    """Tell what a launch took beside each burst since the last time."""
 
 
 class StudyWorker(worker.Worker):
@@ -57,9 +60,9 @@ class StudyWorker(worker.Worker):
         super().__init__()
         self._turned: dict[str, tuple[Any, int]] = {}
         self._name = ""
-        self._streams: list[Any] = []
+        self._made: list[Any] = []
         self._stream = 0
-        self._probes: list[Any] = []
+        self._probes: dict[int, Any] = {}
         self._probed_ns: list[float] = []
 
     def _carry_out(self, command: Any) -> Reply:
@@ -73,25 +76,40 @@ class StudyWorker(worker.Worker):
             probed, self._probed_ns = self._probed_ns, []
             return Samples(durations_ns=probed, held=True, repeats=1)
         if isinstance(command, OnStream):
-            self._stream = command.number
+            self._move_to(command.number)
             return Profiled()
         return super()._carry_out(command)
 
     def _on_burst(self, command: Any) -> Samples:
-        """Time a chain of launches of next to nothing too, on every stream: how far apart kernels start."""
+        """Time a chain of launches of next to nothing too: how far apart kernels start on this stream."""
         import torch
 
-        if not self._streams:
-            self._streams = [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(SIDE_STREAMS))]
-            self._probes = [self._new_probe(stream) for stream in self._streams]
-        with torch.cuda.stream(self._streams[self._stream]):
+        with torch.cuda.stream(self._streams()[self._stream]):
             samples: Samples = super()._on_burst(command)
-        for stream, probe in zip(self._streams, self._probes, strict=True):
-            with torch.cuda.stream(stream):
-                self._probed_ns.append(statistics.median(probe.burst(PROBE_PAIRS).durations_ns))
+            probe = self._probes.get(self._stream) or self._new_probe()
+            self._probes[self._stream] = probe
+            self._probed_ns.append(statistics.median(probe.burst(PROBE_PAIRS).durations_ns))
         return samples
 
-    def _new_probe(self, stream: Any) -> Any:
+    def _streams(self) -> list[Any]:
+        import torch
+
+        if not self._made:
+            self._made = [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(SIDE_STREAMS))]
+        return self._made
+
+    def _move_to(self, number: int) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        self._stream = number
+        with torch.cuda.stream(self._streams()[number]):
+            for _ in range(2):
+                self._step()
+        torch.cuda.synchronize()
+
+    def _new_probe(self) -> Any:
         import torch
 
         from kernelperf.worker import yardsticks
@@ -100,8 +118,7 @@ class StudyWorker(worker.Worker):
         image = yardsticks.machine_code(*torch.cuda.get_device_capability())
         if image is None:
             raise RuntimeError("no machine code is carried for this GPU")
-        with torch.cuda.stream(stream):
-            return GpuClock(yardsticks.fma_step(image, turns=1, blocks=1), 1, pair_target_ns=PROBE_NS)
+        return GpuClock(yardsticks.fma_step(image, turns=1, blocks=1), 1, pair_target_ns=PROBE_NS)
 
     def _turn_to(self, name: str) -> None:
         """Each step keeps its clock, with what that learnt about it."""

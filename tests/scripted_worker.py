@@ -126,6 +126,10 @@ class Scripted:
             case "BurstYardsticks":
                 each = [1e3 * self.times[kind]] * command["steps"]
                 return {"type": "YardstickSamples", "durations_ns": {"copy": each, "fixed": each}}
+            case "TurnTo" | "OnStream":  # of the studies
+                return {"type": "Profiled"}
+            case "ReadProbe" | "Peer":
+                return {"type": "Samples", "durations_ns": [1_700.0], "held": True, "repeats": 1}
             case "Observe":
                 return {"type": "Observations", **OBSERVATIONS}
         raise ValueError(kind)

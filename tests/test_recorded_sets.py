@@ -19,7 +19,8 @@ def studies() -> Any:
     """The studies' own modules, which the scripts import as neighbours."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        yield {name: importlib.import_module(name) for name in ("sets", "power", "false_alarms")}
+        names = ("sets", "power", "false_alarms", "record_sets")
+        yield {name: importlib.import_module(name) for name in names}
     finally:
         sys.path.remove(str(BENCHMARKS))
 
@@ -66,3 +67,29 @@ def test_a_planted_slowdown_is_found_and_its_culprit_named(studies: Any, cards: 
 
 def test_the_model_judges_as_the_engine_does(studies: Any, cards: Any) -> None:
     assert studies["false_alarms"].check_rule(cards) > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps"),
+    [
+        (["--sets", "3", "--at-once", "2", "--suite-only", "--streams", "--peers", "1"], 9),
+        (["--sets", "1"], 9 + 6 + 3 * 6),
+    ],
+)
+def test_sets_are_recorded_and_read_back(
+    studies: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], steps: int
+) -> None:
+    """With scripted workers: a GPU is needed for real ones."""
+    (tmp_path / "script.json").write_text("{}")
+    command = (sys.executable, str(Path(__file__).with_name("scripted_worker.py")), str(tmp_path))
+    monkeypatch.setattr(studies["record_sets"], "WORKER", command)
+    output = tmp_path / "sets-1.json.gz"
+    studies["record_sets"].main([*arguments, "-o", str(output)], standalone_mode=False)
+    (card,) = studies["sets"].read_cards(tmp_path)
+    assert len(card.sets) == int(arguments[1])
+    assert {len(one.runs) for one in card.sets} == {steps}
+    assert len(card.suite) == 9
+    run = card.sets[0].runs["linear_eager-8192x768x3072-bf16"]
+    assert len(run.gpu_time_ns) == 15
+    assert run.yardsticks is not None
+    assert bool(card.sets[0].peers_ns) is ("--peers" in arguments)
