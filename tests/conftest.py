@@ -14,7 +14,13 @@ pytest_plugins = ["pytester"]
 
 # pytester forgets the modules that a run in this process imported; those that the plugin loads when it is
 # first needed must stay the same ones.
-for _module in ("plugin.benchmark_fixture", "plugin.live", "plugin.plugin_state", "trace.kineto"):
+for _module in (
+    "plugin.benchmark_fixture",
+    "plugin.codegen_fixture",
+    "plugin.live",
+    "plugin.plugin_state",
+    "trace.kineto",
+):
     importlib.import_module(f"kernelperf.{_module}")
 
 

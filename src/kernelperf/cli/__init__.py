@@ -1,4 +1,4 @@
-"""The command ``kernelperf``: list workloads, read traces, compare and accept what was recorded."""
+"""The command ``kernelperf``: list workloads, read traces, compare and accept recordings, generate code."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import click
 
 from kernelperf.baselines import accept as accept_recording
 from kernelperf.baselines import baseline_folders, find_baseline
+from kernelperf.cli.codegen import chosen_params, codegen_text
 from kernelperf.cli.inventory import inventory_table
 from kernelperf.cli.traces import Reading, are_traces, compare_report, facts_report
+from kernelperf.codegen import ARCHES, generate
+from kernelperf.codegen import to_json as codegen_json
 from kernelperf.compare import Suite, judge_suite
 from kernelperf.compare import compare as compare_workload
 from kernelperf.compare.comparison import DEFAULT_TOLERANCE_FRACTION, Comparison, Policy, Verdict
 from kernelperf.compare.traces import TraceComparison
 from kernelperf.compare.verdict import STRUCTURE
-from kernelperf.errors import NotMeasurable, UnusableInput
+from kernelperf.errors import KernelperfError, NotMeasurable, UnusableInput
 from kernelperf.recording import read_recording, workload_folders
 from kernelperf.recording.records import Recording, WorkloadRecording
 from kernelperf.render import acceptance_table, origin_of, skip_reason, summary_line, to_json, verdict_table
@@ -53,7 +56,7 @@ class _Commands(click.Group):
                 stream.reconfigure(errors="replace")
         try:
             return super().invoke(ctx)
-        except (NotMeasurable, UnusableInput, OSError) as error:
+        except (KernelperfError, OSError) as error:
             click.echo(f"kernelperf: error: {error}", err=True)
             return ctx.exit(UNDECIDED if isinstance(error, NotMeasurable) else UNUSABLE)
 
@@ -154,6 +157,23 @@ def accept(recording: Path, only: Sequence[str], reason: str, baselines: Path) -
     """
     accepted = accept_recording(read_recording(recording), baselines, only=only, reason=reason)
     click.echo(acceptance_table(accepted))
+
+
+@main.command()
+@click.argument("target", metavar="MODULE:FACTORY")
+@click.option("--arch", type=click.Choice(ARCHES), default="sm_90", show_default=True)
+@click.option(
+    "--param", "params", multiple=True, metavar="AXIS=VALUE", help="Choose a workload's variant; repeatable."
+)
+@click.option("--json", "json", is_flag=True, help="One JSON object.")
+def codegen(target: str, arch: str, params: tuple[str, ...], json: bool) -> None:
+    """Generate a step's GPU code without a GPU: kernels, what they fuse and move, and their machine code.
+
+    FACTORY is a declared workload, or a function without arguments that returns (module, example inputs).
+    Exits with 3 where only a GPU can tell.
+    """
+    record = generate(target, arch, chosen_params(params), sys_path=[str(Path.cwd())])
+    _write(codegen_json(record) if json else codegen_text(target, record), None)
 
 
 def _write(text: str, output: Path | None) -> None:

@@ -153,6 +153,14 @@ def gpu_speed_ratio(request: pytest.FixtureRequest) -> Any:
     return speed_ratio
 
 
+@pytest.fixture
+def gpu_codegen(request: pytest.FixtureRequest) -> Any:
+    """Generate a step's GPU code without a GPU: ``gpu_codegen("models.mlp:build", arch="sm_90")``."""
+    from kernelperf.plugin.codegen_fixture import generator
+
+    return generator(request.config, request.config.stash[_OPTIONS])
+
+
 def _state_of(request: pytest.FixtureRequest, workload: str) -> State:
     if hasattr(request.config, "workerinput"):
         pytest.fail(
