@@ -169,7 +169,7 @@ def measure(crew: Crew, timed: list[Timed], sets: Sets, peers: tuple[str, ...], 
     watch = GpuWatch(device.uuid)
     try:
         time_rounds(crew, timed, watch)
-        read = crew.yardsticks.result(watch, len(crew.members)) if crew.yardsticks else None
+        read = crew.yardsticks.result(watch, len(crew.members) + 1) if crew.yardsticks else None
         stack = {key: value for each in crew.members for key, value in each.built.stack.items()}
         seen = environment.assemble(device, environment.find_gpu(device.uuid), stack)
         one = {

@@ -423,3 +423,13 @@ def test_a_run_on_a_disturbed_card_is_refused(tmp_path: Path) -> None:
     message = r"the card was disturbed in run 3: SM clock 1980 → 1650 MHz; record again on a quiet GPU"
     with pytest.raises(UnusableInput, match=message):
         accept(read_recording(folder), tmp_path / "baselines", reason="x")
+
+
+def test_runs_of_two_cards_are_refused(tmp_path: Path) -> None:
+    runs = builders.runs()
+    rec = builders.recording(runs=(replace(runs[0], card="other"), *runs[1:]))
+    folder = builders.write(tmp_path / "rec", rec)
+    with pytest.raises(
+        UnusableInput, match="its runs were made on 2 different cards; record all of them on one"
+    ):
+        accept(read_recording(folder), tmp_path / "baselines", reason="x")

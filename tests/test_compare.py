@@ -471,6 +471,35 @@ def test_a_fall_back_to_eager_is_named_before_the_kernels_that_it_brings() -> No
     assert found.kernel_changes[0].kind == "added"
 
 
+def test_a_count_that_rose_in_some_launches_is_the_worst_of_them() -> None:
+    """Two of five runs launch one kernel more: they speak for the workload."""
+    more = at(0, number=2, kernels=added(), **counted(kernels=5))
+    found = judged([*at(0, number=3), *more])
+    assert (found.verdict, found.now_runs) == (Verdict.SLOWER, 2)
+
+
+def test_a_number_that_the_compiler_put_behind_a_name_is_no_other_launch() -> None:
+    renamed = [
+        replace(kernel, name=kernel.name.replace("_0", "_1")) if kernel.config else kernel
+        for kernel in builders.geglu_kernels()
+    ]
+    found = judged(at(0, kernels=renamed))
+    assert (found.verdict, found.reason.code) == (Verdict.SAME, Code.WITHIN_TOLERANCE)
+
+
+def test_runs_without_samples_are_left_out() -> None:
+    narrow = builders.geglu_kernels(builders.NARROW)
+    untimed = tuple(builders.untimed(run) for run in at(0, number=2, kernels=narrow))
+    assert judged(at(0), base=[*at(0, number=3), *untimed]).verdict is Verdict.SAME
+    assert judged([*at(0, number=3), *untimed]).verdict is Verdict.SAME
+
+
+def test_a_step_without_kernels_has_no_kernel_time() -> None:
+    policy = Policy(metric="kernel_time")
+    with pytest.raises(NotMeasurable, match="has no usable samples of kernel_time"):
+        judged(at(0, kernels=()), base=at(0, kernels=()), policy=policy)
+
+
 def test_what_the_stack_gained_and_lost_is_told() -> None:
     assert changes.stack_changes((("a", "1"), ("b", "1")), (("b", "1"), ("c", "2"))) == (
         ("a", "1", ""),

@@ -164,3 +164,86 @@ def test_the_yardsticks_tell_a_slower_card_from_a_slower_stack(fraction: float, 
     for comparison in found:
         assert (comparison.verdict, comparison.reason.code) == (Verdict.SLOWER, Code.COMMON_SHIFT)
         assert blamed in comparison.reason.sentence
+
+
+def test_a_cause_of_its_own_is_better_than_a_common_shift() -> None:
+    """Every workload launched otherwise: that is what to say of each."""
+    narrow = {"kernels": builders.geglu_kernels(builders.NARROW)}
+    found = judged(all_by(0.086), **narrow)
+    assert {comparison.reason.code for comparison in found.values()} == {Code.LAUNCH_CONFIG}
+
+
+def test_a_gemm_of_another_stack_is_no_yardstick() -> None:
+    def yardsticks(gemm: float) -> Yardsticks:
+        return Yardsticks((("fixed", 73_000.0), ("gemm", 172_000.0 * gemm)), GpuState())
+
+    base = suite_of({}, yardsticks=yardsticks(1.0))
+    now = [
+        replace(rec, environment=builders.environment(stack=(("torch", "2.12.0"),)))
+        for rec in suite_of(all_by(0.05), yardsticks=yardsticks(1.05))
+    ]
+    suite = Suite(base, now, looks=1)
+    old = {rec.id: rec for rec in base}
+    found = judge_suite(
+        [compare(old[rec.id], rec, suite.policy(rec.id, tolerance_fraction=0.02)) for rec in now]
+    )
+    assert all("the yardsticks did not (fixed +0.0%)" in each.reason.sentence for each in found)
+
+
+def test_baselines_of_two_cards_are_not_pooled() -> None:
+    """Against card b all read 1.1 % more, against c 1.1 % less: neither is the other's shift."""
+    base = [
+        replace(rec, runs=builders.runs(206.8, card="b" if number < 3 else "c"))
+        for number, rec in enumerate(suite_of({}))
+    ]
+    now = suite_of(dict.fromkeys(NAMES[:3], 0.011) | dict.fromkeys(NAMES[3:], -0.011), card="a")
+    suite = Suite(base, now, looks=1)
+    known = {rec.id: rec for rec in base}
+    assert card_shift(now[0].id, known, now) is None  # two others of its baseline's card are too few
+    for rec in now:
+        found = compare(known[rec.id], rec, suite.policy(rec.id, tolerance_fraction=0.02))
+        assert found.verdict is not Verdict.SLOWER
+
+
+def test_runs_that_do_not_count_say_nothing_of_the_card() -> None:
+    base, now = suite_of({}), suite_of({}, card="other")
+    spoiled = [
+        replace(rec, runs=(replace(builders.run(413.6, card="other"), queue_held=False), *rec.runs))
+        for rec in now
+    ]
+    found = card_shift(now[0].id, {rec.id: rec for rec in base}, spoiled)
+    assert found is not None
+    assert found.log == pytest.approx(0.0, abs=1e-4)
+
+
+def test_what_the_baseline_teaches_reaches_the_verdict() -> None:
+    noisy = [
+        replace(rec, runs=tuple(builders.run(206.8 * factor) for factor in (0.994, 1.006, 1.0, 0.994, 1.006)))
+        for rec in suite_of({})
+    ]
+    calm = suite_of({})
+    now = suite_of({"w0": 0.03})[0]
+    widths = []
+    for base in (calm, [calm[0], *noisy[1:]]):
+        suite = Suite(base, [now, *base[1:]], looks=1)
+        found = compare(calm[0], now, suite.policy(now.id, tolerance_fraction=0.02))
+        assert found.upper is not None
+        assert found.lower is not None
+        widths.append(found.upper / found.lower)
+    assert widths[1] > 1.005 * widths[0]
+
+
+@pytest.mark.parametrize("others", [0, 5])
+def test_another_card_widens_the_interval_with_and_without_a_known_shift(others: int) -> None:
+    base, now = suite_of({})[: 1 + others], suite_of({}, card="other")[: 1 + others]
+    suite = Suite(base, now, looks=1)
+    found = compare(base[0], now[0], suite.policy(now[0].id, tolerance_fraction=0.02))
+    same = compare(base[0], base[0], suite.policy(now[0].id, tolerance_fraction=0.02))
+    assert found.upper is not None
+    assert same.upper is not None
+    assert found.upper - same.upper > 0.008
+
+
+def test_more_judgements_than_workloads_share_the_error() -> None:
+    base = suite_of({})
+    assert (Suite(base, base).size, Suite(base, base, judgements=24).size) == (6, 24)

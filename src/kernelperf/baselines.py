@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kernelperf.compare import Suite, compare
-from kernelperf.compare.card_state import disturbance
+from kernelperf.compare.card_state import disturbed_runs
 from kernelperf.compare.comparison import DEFAULT_TOLERANCE_FRACTION, Comparison
 from kernelperf.compare.estimate import spread_fraction
 from kernelperf.compare.verdict import STRUCTURE, by_launch_config, spread_limit, values_of
@@ -149,11 +149,12 @@ def _timing_refusals(rec: WorkloadRecording, min_runs: int) -> Iterator[str]:
 
 
 def _disturbances(rec: WorkloadRecording) -> Iterator[str]:
-    """Tell the runs in which the card was worse off than in the others."""
-    for number, run in enumerate(rec.runs, 1):
-        others = [other for other in rec.runs if other is not run]
-        if others and (found := disturbance(others, [run])):
-            yield f"the card was disturbed in run {number}: {found}; record again on a quiet GPU"
+    """Tell the runs in which the card was worse off than in the best of them, and runs of several cards."""
+    for number, found in disturbed_runs(rec.runs):
+        yield f"the card was disturbed in run {number}: {found}; record again on a quiet GPU"
+    cards = {run.card for run in rec.runs}
+    if len(cards) > 1:
+        yield f"its runs were made on {len(cards)} different cards; record all of them on one"
 
 
 def _mixed(chosen: Sequence[WorkloadRecording]) -> list[str]:

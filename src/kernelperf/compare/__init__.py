@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from kernelperf.compare import card_state, changes
@@ -23,7 +23,6 @@ from kernelperf.compare.verdict import (
     METRICS,
     STRUCTURE,
     Group,
-    deciding,
     judged_groups,
     spread_limit,
     usable,
@@ -48,10 +47,10 @@ __all__ = [
 
 # Share of the difference that the kernels must account for, to be named as its cause.
 EXPLAINED_SHARE = 0.5
-_COPY_COUNTS = ("memcpys",)
-_HOST_COUNTS = ("host_ops", "runtime_calls")
-_COMPILE_COUNTS = ("dynamo_graphs", "graph_breaks", "recompiles")
-_MEMORY_COUNTS = ("peak_memory_bytes",)
+_COPY_COUNTS = frozenset({"memcpys"})
+_HOST_COUNTS = frozenset({"host_ops", "runtime_calls"})
+_COMPILE_COUNTS = frozenset({"dynamo_graphs", "graph_breaks", "recompiles"})
+_MEMORY_COUNTS = frozenset({"peak_memory_bytes"})
 _ACCEPT = "record it and accept it: `pytest --kperf-update-baselines`, or `kernelperf accept RECORDING`"
 _MORE_RUNS = "more runs narrow the interval: raise `--kperf-runs`"
 _QUIET = "record again on a quiet GPU"
@@ -72,8 +71,20 @@ def compare(base: WorkloadRecording | None, now: WorkloadRecording, policy: Poli
         return _no_baseline(now, policy, Reason(Code.DEFINITION_CHANGED, changed))
     if policy.metric != STRUCTURE and not usable(values_of(base.runs, policy.metric)):
         return _no_baseline(now, policy, Reason(Code.NOT_TIMED, f"the baseline holds no {policy.metric}"))
-    groups = judged_groups(base.runs, now.runs, policy)
-    return _noting_others(_described(base, now, policy, deciding(groups)), groups)
+    groups = judged_groups(_timed(base.runs, policy), _timed(now.runs, policy), policy)
+    described = [_described(base, now, policy, group) for group in groups]
+    return _noting_others(max(described, key=_gravity), groups)
+
+
+def _timed(runs: Sequence[Run], policy: Policy) -> tuple[Run, ...]:
+    """The runs that have samples of the metric; all of them where none is needed."""
+    return tuple(run for run in runs if policy.metric == STRUCTURE or values_of([run], policy.metric))
+
+
+def _gravity(comparison: Comparison) -> tuple[int, int]:
+    """Of several launch configs the worst verdict speaks for the workload, then the most runs."""
+    severity = {Verdict.SLOWER: 2, Verdict.UNDECIDED: 1}
+    return severity.get(comparison.verdict, 0), comparison.now_runs
 
 
 def wants_more_runs(comparison: Comparison) -> bool:
@@ -194,7 +205,11 @@ def _reasoned(comparison: Comparison, group: Group) -> Comparison:
 
 def _disturbed(group: Group, comparison: Comparison) -> str:
     change = "" if comparison.ratio is None else f"{comparison.ratio - 1:+.1%}, but "
-    return f"{change}the card was disturbed: {card_state.disturbance(group.base, group.now)}"
+    now_worse = card_state.disturbance(group.base, group.now)
+    if now_worse:
+        return f"{change}the card was disturbed: {now_worse}"
+    base_worse = card_state.slower_baseline(group.base, group.now)
+    return f"{change}the baseline was recorded on a slower clock: {base_worse}"
 
 
 def _noisy(group: Group, comparison: Comparison) -> str:
@@ -223,17 +238,17 @@ def _counted_cause(comparison: Comparison) -> Code | None:
     rose = {name for name, (before, now) in moved.items() if now > before}
     if moved.get("dynamo_graphs", (0, 1))[1] == 0:
         return Code.EAGER_FALLBACK
-    if rose & {"recompiles", "graph_breaks", "dynamo_graphs"}:
+    if rose & _COMPILE_COUNTS:
         return Code.RECOMPILE
-    if "memcpys" in rose:
+    if rose & _COPY_COUNTS:
         return Code.COPIES
-    if rose & {"host_ops", "runtime_calls"}:
+    if rose & _HOST_COUNTS:
         return Code.HOST_OPS
-    return Code.MEMORY if "peak_memory_bytes" in rose else None
+    return Code.MEMORY if rose & _MEMORY_COUNTS else None
 
 
 def _relaunch_code(group: Group) -> Code:
-    names = [[kernel.name for kernel in runs[0].kernels] for runs in (group.base, group.now)]
+    names = [[launched[0] for launched in runs[0].launch_config] for runs in (group.base, group.now)]
     return Code.LAUNCH_CONFIG if names[0] == names[1] else Code.KERNELS
 
 
@@ -267,7 +282,7 @@ def _sentence(code: Code, comparison: Comparison) -> str:
     }[code]
 
 
-def _moves(comparison: Comparison, names: Sequence[str]) -> str:
+def _moves(comparison: Comparison, names: Collection[str]) -> str:
     return ", ".join(
         f"{name} {before} → {now}" for name, before, now in comparison.count_changes if name in names
     )

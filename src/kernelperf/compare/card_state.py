@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +20,11 @@ POWER_FRACTION = 0.2
 # Hardware slowdown, software and hardware thermal slowdown, power brake.  Not the power cap, at which some
 # cards always run.
 DISTURBING_REASONS = 0x8 | 0x20 | 0x40 | 0x80
+_MEMORY_CLOCK_STEP = 1.01
+# What a disturbance can cost at most, where no clock tells: ECC in the memory's bandwidth, and a card that is
+# slowed down by heat without saying to what clock.
+_ECC_COST = 1.2
+_UNKNOWN_CLOCK_COST = 1.5
 
 
 def state_changes(base: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
@@ -34,14 +41,21 @@ def machine_summary(base: Sequence[Run], now: Sequence[Run]) -> str:
     others = _known(now, "other_processes")
     if others and max(others) == 0:
         known.append("GPU not shared")
-    known.append("same card" if same_card(base, now) else "another card of this model")
+    if "" in _cards(base) | _cards(now):
+        known.append("card not known")
+    else:
+        known.append("same card" if same_card(base, now) else "another card of this model")
     return ", ".join(known)
 
 
 def same_card(base: Sequence[Run], now: Sequence[Run]) -> bool:
-    """Whether every run of now was on a card that base was measured on, as far as is known."""
-    cards = {run.card for run in now}
-    return "" not in cards and cards <= {run.card for run in base}
+    """Whether all runs of both sides were on one card, as far as is known."""
+    cards = _cards(base) | _cards(now)
+    return len(cards) == 1 and "" not in cards
+
+
+def _cards(runs: Sequence[Run]) -> set[str]:
+    return {run.card for run in runs}
 
 
 def disturbance(base: Sequence[Run], now: Sequence[Run]) -> str:
@@ -54,18 +68,54 @@ def disturbance(base: Sequence[Run], now: Sequence[Run]) -> str:
 
 
 def excused(base: Sequence[Run], now: Sequence[Run], ratio: float, tolerance_fraction: float) -> bool:
-    """Whether a slowdown may be the disturbed card's: it is not more than the clock alone makes of it.
+    """Whether a slowdown may be the disturbed card's: it is no more than the disturbance can make of it.
 
-    What other disturbances cost can't be told, so that they excuse any; none excuses another launch config.
+    A lower clock costs what it is lower by, another process at most a share of the GPU as large as ours, ECC
+    at most a fifth.  Heat and power show in the clock, and excuse nothing by themselves where that is known.
+    Nothing excuses another launch config.
     """
-    before, after = _card_states(base, now)
-    found = tuple(_disturbances(before, after))
-    if not found or base[0].launch_config != now[0].launch_config:
+    if base[0].launch_config != now[0].launch_config:
         return False
-    slower_clock = _clock_ratio(before, after)
-    if slower_clock > 1 and len(found) == 1:
-        return ratio / slower_clock < 1 + tolerance_fraction
-    return True
+    return ratio < (1 + tolerance_fraction) * _allowance(*_card_states(base, now))
+
+
+def _allowance(before: Sequence[GpuState], after: Sequence[GpuState]) -> float:
+    """How many times longer a step may take on the card as it is now; 1 where it is no worse off."""
+    allowed = max(_clock_ratio(before, after), _memory_ratio(before, after))
+    allowed *= 1 + max(0, _more_processes(before, after))
+    if _ecc_turned_on(before, after):
+        allowed *= _ECC_COST
+    if _state(after, "sm_clock_mhz") is None and _new_reasons(before, after):
+        allowed = max(allowed, _UNKNOWN_CLOCK_COST)
+    return allowed
+
+
+def slower_baseline(base: Sequence[Run], now: Sequence[Run]) -> str:
+    """Return how the card was worse off in the baseline's runs, by its clocks; "" where it wasn't."""
+    before, after = _card_states(base, now)
+    told = []
+    if _clock_ratio(after, before) > 1:
+        told.append(
+            f"SM clock {_state(before, 'sm_clock_mhz'):.0f} → {_state(after, 'sm_clock_mhz'):.0f} MHz"
+        )
+    if _memory_ratio(after, before) > 1:
+        clocks = [_state(states, "memory_clock_mhz") for states in (before, after)]
+        told.append(f"memory clock {clocks[0]:.0f} → {clocks[1]:.0f} MHz")
+    return ", ".join(told)
+
+
+def disturbed_runs(runs: Sequence[Run]) -> tuple[tuple[int, str], ...]:
+    """Return the runs, by number from 1, in which the card was worse off than it was in the best of them."""
+    states, _ = _card_states(runs, runs)
+    best = GpuState(
+        sm_clock_mhz=max(_told(states, "sm_clock_mhz"), default=None),
+        memory_clock_mhz=max(_told(states, "memory_clock_mhz"), default=None),
+        other_processes=min(_told(states, "other_processes"), default=None),
+        event_reasons=functools.reduce(operator.and_, _told(states, "event_reasons"), -1),
+        ecc=all(_told(states, "ecc")),
+    )
+    found = [(number, ", ".join(_disturbances([best], [state]))) for number, state in enumerate(states, 1)]
+    return tuple((number, text) for number, text in found if text)
 
 
 def yardstick_ratios(base: Sequence[Run], now: Sequence[Run]) -> tuple[tuple[str, float], ...]:
@@ -94,18 +144,37 @@ def _card_states(base: Sequence[Run], now: Sequence[Run]) -> tuple[list[GpuState
 def _disturbances(before: Sequence[GpuState], after: Sequence[GpuState]) -> Iterator[str]:
     if _clock_ratio(before, after) > 1:
         yield f"SM clock {_state(before, 'sm_clock_mhz'):.0f} → {_state(after, 'sm_clock_mhz'):.0f} MHz"
-    memory = [_state(states, "memory_clock_mhz") for states in (before, after)]
-    if None not in memory and memory[1] < memory[0]:
-        yield f"memory clock {memory[0]:.0f} → {memory[1]:.0f} MHz"
-    before_others, others = _told(before, "other_processes"), _told(after, "other_processes")
-    if before_others and others and max(others) > max(before_others):
-        yield f"other processes on the GPU: {max(before_others)} → {max(others)}"
-    reasons = _all_bits(after) & ~_all_bits(before) & DISTURBING_REASONS
-    if reasons and _told(before, "event_reasons"):
+    if _memory_ratio(before, after) > 1:
+        clocks = [_state(states, "memory_clock_mhz") for states in (before, after)]
+        yield f"memory clock {clocks[0]:.0f} → {clocks[1]:.0f} MHz"
+    if _more_processes(before, after) > 0:
+        counts = [max(_told(states, "other_processes")) for states in (before, after)]
+        yield f"other processes on the GPU: {counts[0]} → {counts[1]}"
+    reasons = _new_reasons(before, after)
+    if reasons:
         yield f"slowed down by heat or power (clock-event reasons {reasons:#x})"
-    ecc = [_told(states, "ecc") for states in (before, after)]
-    if ecc[0] and ecc[1] and any(ecc[1]) and not any(ecc[0]):
+    if _ecc_turned_on(before, after):
         yield "ECC off → on"
+
+
+def _more_processes(before: Sequence[GpuState], after: Sequence[GpuState]) -> int:
+    old, new = _told(before, "other_processes"), _told(after, "other_processes")
+    return int(max(new) - max(old)) if old and new else 0
+
+
+def _new_reasons(before: Sequence[GpuState], after: Sequence[GpuState]) -> int:
+    return _all_bits(after) & ~_all_bits(before) & DISTURBING_REASONS if _told(before, "event_reasons") else 0
+
+
+def _ecc_turned_on(before: Sequence[GpuState], after: Sequence[GpuState]) -> bool:
+    old, new = _told(before, "ecc"), _told(after, "ecc")
+    return bool(old and new) and any(new) and not any(old)
+
+
+def _memory_ratio(before: Sequence[GpuState], after: Sequence[GpuState]) -> float:
+    """How much slower the memory clock is, 1 where it isn't by more than a hundredth or isn't known."""
+    old, new = _state(before, "memory_clock_mhz"), _state(after, "memory_clock_mhz")
+    return float(old / new) if old and new and old > _MEMORY_CLOCK_STEP * new else 1.0
 
 
 def _clock_ratio(before: Sequence[GpuState], after: Sequence[GpuState]) -> float:

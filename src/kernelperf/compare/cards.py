@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from kernelperf.compare import card_state
 from kernelperf.compare.comparison import CardShift
-from kernelperf.compare.verdict import METRICS, by_launch_config, launch_share, values_of
+from kernelperf.compare.verdict import METRICS, by_launch_config, held, launch_share, undisturbed, values_of
 from kernelperf.recording.records import Run, WorkloadRecording
 
-# The prior for the spread between runs weighs as much as a baseline of three workloads of five runs less one.
+# The prior for the spread between runs weighs as much as two workloads of five runs.
 PRIOR_DEGREES = 8
 # Of fewer other workloads the median is no better than any of them.
 ENOUGH_OTHERS = 3
@@ -31,7 +31,7 @@ def learned_sd(base: Sequence[WorkloadRecording]) -> float:
     prior = METRICS["gpu_time"].floor_sd
     weighted, degrees = PRIOR_DEGREES * prior**2, PRIOR_DEGREES
     for rec in base:
-        for runs in by_launch_config(rec.runs).values():
+        for runs in by_launch_config(held(rec.runs)).values():
             logs = _logs(runs)
             if len(logs) > 1 and _is_steady(runs):
                 of_launches = launch_share(runs) ** 2  # is added to every workload by itself
@@ -48,10 +48,16 @@ def card_shift(
     None on the same card, where nothing is taken off, and where too few others say something.  The median
     is bounded: what cards were never seen to differ by is not the card's.
     """
+    if name not in base:
+        return None
+    cards = {run.card for run in base[name].runs}
     moved = [
         log
         for rec in now
-        if rec.id != name and rec.id in base and (log := _moved(base[rec.id], rec)) is not None
+        if rec.id != name
+        and rec.id in base
+        and {run.card for run in base[rec.id].runs} == cards
+        and (log := _moved(base[rec.id], rec)) is not None
     ]
     if len(moved) < ENOUGH_OTHERS:
         return None
@@ -65,9 +71,9 @@ def _moved(base: WorkloadRecording, now: WorkloadRecording) -> float | None:
         return None
     if card_state.same_card(base.runs, now.runs):
         return None
-    groups = by_launch_config(now.runs)
+    groups = by_launch_config(undisturbed(base.runs, held(now.runs)))
     config = max(groups, key=lambda each: len(groups[each]))
-    against = by_launch_config(base.runs).get(config, ())
+    against = by_launch_config(held(base.runs)).get(config, ())
     if not against or not _is_steady(against):
         return None
     before, after = _logs(against), _logs(groups[config])

@@ -75,12 +75,13 @@ class Margins:
 def card_margin(*, suite_size: int, shift_known: bool) -> float:
     """Return the half width for another card than the baseline's, which no number of runs narrows.
 
-    Without a known shift it moves all workloads alike, so that its share of the error is not split over
-    them; what is left after a shift is each workload's own.
+    What is left after a shift is each workload's own, so that the error is split over them.  Without a known
+    shift the margin is that of all that cards differ by, and never the narrower one.
     """
+    residual = error_quantile(suite_size=suite_size, looks=1) * CARD_RESIDUAL_SD
     if shift_known:
-        return error_quantile(suite_size=suite_size, looks=1) * CARD_RESIDUAL_SD
-    return error_quantile(suite_size=1, looks=1) * BETWEEN_CARDS_SD
+        return residual
+    return max(residual, error_quantile(suite_size=1, looks=1) * BETWEEN_CARDS_SD)
 
 
 def estimate(base: Sequence[float], now: Sequence[float], margins: Margins) -> Estimate:

@@ -45,9 +45,15 @@ class Metric:
 METRICS: Mapping[str, Metric] = {
     "gpu_time": Metric(lambda run: run.gpu_time_ns, 0.003),
     "wall_time": Metric(lambda run: run.wall_time_ns, 0.024),
-    "kernel_time": Metric(lambda run: (sum(kernel.duration_ns for kernel in run.kernels),), 0.008),
+    "kernel_time": Metric(lambda run: kernel_time_ns(run), 0.008),
     "compile_time": Metric(lambda run: (run.first_call_s * 1e9,), 0.13),
 }
+
+
+def kernel_time_ns(run: Run) -> tuple[float, ...]:
+    """Return the time of a run's kernels together; none where it launched none."""
+    return (sum(kernel.duration_ns for kernel in run.kernels),) if run.kernels else ()
+
 
 LaunchConfig = tuple[tuple[object, ...], ...]
 
@@ -79,12 +85,6 @@ def judged_groups(base: Sequence[Run], now: Sequence[Run], policy: Policy) -> tu
         against = base_groups.get(launch_config) or max(base_groups.values(), key=len)
         groups.append(_judged(against, runs, policy))
     return tuple(groups)
-
-
-def deciding(groups: Sequence[Group]) -> Group:
-    """Return the group that speaks for the workload: the worst verdict, else the one with the most runs."""
-    severity = {Verdict.SLOWER: 2, Verdict.UNDECIDED: 1}
-    return max(groups, key=lambda group: (severity.get(group.verdict, 0), len(group.now)))
 
 
 def by_launch_config(runs: Sequence[Run]) -> dict[LaunchConfig, tuple[Run, ...]]:
@@ -134,19 +134,32 @@ def _of_launches(metric: str, runs: Sequence[Run], ns: float) -> float:
 def _judged(base: Sequence[Run], now: Sequence[Run], policy: Policy) -> Group:
     if policy.metric == STRUCTURE:
         return Group(tuple(base), tuple(now), Verdict.SAME, Code.WITHIN_TOLERANCE)
-    base, now = _held(base), _undisturbed(base, _held(now))
+    base, now = held(base), undisturbed(base, held(now))
     base_ns, now_ns = values_of(base, policy.metric), values_of(now, policy.metric)
     found = estimate(base_ns, now_ns, _margins(base, now, policy))
     verdict, code = _decided(found, policy)
     if verdict is Verdict.SLOWER and policy.metric == "gpu_time" and _ran_dry_once(base, now):
         verdict, code = Verdict.UNDECIDED, Code.QUEUE_RAN_DRY
-    if verdict is Verdict.SLOWER and card_state.excused(base, now, found.ratio, policy.tolerance_fraction):
+    if policy.metric in _OF_THE_CARD and _may_be_the_cards(verdict, base, now, found.ratio, policy):
         verdict, code = Verdict.UNDECIDED, Code.CARD_DISTURBED
     limit = spread_limit(policy.metric, base)
     noisy = max(spread_fraction(base_ns), spread_fraction(now_ns)) > limit
     if noisy and verdict is not Verdict.SLOWER and code is not Code.CARD_DISTURBED:
         verdict, code = Verdict.UNDECIDED, Code.NOISY
     return Group(base, now, verdict, code, found)
+
+
+# Metrics that a slower card slows.
+_OF_THE_CARD = frozenset({"gpu_time", "kernel_time", "wall_time"})
+
+
+def _may_be_the_cards(
+    verdict: Verdict, base: Sequence[Run], now: Sequence[Run], ratio: float, policy: Policy
+) -> bool:
+    """Whether a slowdown may be a disturbed card's, or one may be hidden by a card that is better off now."""
+    if verdict is Verdict.SLOWER:
+        return card_state.excused(base, now, ratio, policy.tolerance_fraction)
+    return verdict in (Verdict.SAME, Verdict.FASTER) and bool(card_state.slower_baseline(base, now))
 
 
 def _margins(base: Sequence[Run], now: Sequence[Run], policy: Policy) -> Margins:
@@ -174,12 +187,12 @@ def _decided(found: Estimate, policy: Policy) -> tuple[Verdict, Code]:
     return Verdict.SAME, Code.WITHIN_TOLERANCE
 
 
-def _held(runs: Sequence[Run]) -> tuple[Run, ...]:
+def held(runs: Sequence[Run]) -> tuple[Run, ...]:
     """Leave out the runs in which the queue ran dry and the host was timed, where others are left."""
     return tuple(run for run in runs if run.queue_held) or tuple(runs)
 
 
-def _undisturbed(base: Sequence[Run], now: Sequence[Run]) -> tuple[Run, ...]:
+def undisturbed(base: Sequence[Run], now: Sequence[Run]) -> tuple[Run, ...]:
     """Leave out the runs in which the card was disturbed, as base's wasn't, where others are left."""
     return tuple(run for run in now if not card_state.disturbance(base, [run])) or tuple(now)
 

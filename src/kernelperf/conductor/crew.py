@@ -216,7 +216,7 @@ class Crew:
 
     @property
     def _own_processes(self) -> int:
-        return len(self._members) + (self.yardsticks is not None)
+        return len(self._members) + (self.yardsticks is not None and self.yardsticks.alive)
 
     def take_trace(self, member: Member) -> None:
         """Take a worker's trace; one that lost something is taken again."""

@@ -42,7 +42,7 @@ class YardstickWorker:
             environ=environ,
             time_limit_s=TIME_LIMIT_S,
         )
-        self._alive = True
+        self.alive = True
         self._rounds_ns: dict[str, list[float]] = {}
         self._samples: list[Sample] = []
 
@@ -55,7 +55,7 @@ class YardstickWorker:
 
     def burst(self, steps: int, watch: GpuWatch) -> None:
         """Give them their turn in a round."""
-        if not self._alive:
+        if not self.alive:
             return
         command: Command = BurstYardsticks(steps=steps)
         ((_, reply),) = gather({self.process: command}, lambda: self._samples.append(watch.sample()))
@@ -68,12 +68,12 @@ class YardstickWorker:
     def result(self, watch: GpuWatch, own_processes: int) -> Yardsticks | None:
         """Return what they read in this run, None where they failed or were never timed; ends the worker."""
         read = None
-        if self._alive and self._rounds_ns:
+        if self.alive and self._rounds_ns:
             times = tuple((name, run_value(rounds)) for name, rounds in sorted(self._rounds_ns.items()))
             read = Yardsticks(times, watch.state(self._samples, own_processes))
-        if self._alive:
+        if self.alive:
             self.process.stop(Stop())
-        self._alive = False
+        self.alive = False
         return read
 
     def kill(self) -> None:
@@ -84,4 +84,4 @@ class YardstickWorker:
     def _give_up(self, reply: Failed) -> None:
         self._progress(f"going on without yardsticks: {reply.kind}: {reply.cause}")
         self.process.kill()
-        self._alive = False
+        self.alive = False

@@ -67,11 +67,12 @@ class Judge:
     def __init__(self, baseline: Baseline, demands: Iterable[Demand]) -> None:
         self.baseline = baseline
         self._demands = tuple(dict.fromkeys(demands))
-        self._suite = Suite(baseline.workloads, ())
+        self._judgements = len({(demand.workload, demand.metric) for demand in self._demands})
+        self._suite = self._suite_of(())
 
     def wants_more(self, recordings: Sequence[WorkloadRecording]) -> frozenset[str]:
         """Return the workloads that should be measured again, in fresh workers."""
-        self._suite = Suite(self.baseline.workloads, recordings)
+        self._suite = self._suite_of(recordings)
         return frozenset(
             rec.id
             for rec in recordings
@@ -93,7 +94,7 @@ class Judge:
 
     def judged(self, recordings: Sequence[WorkloadRecording]) -> dict[Demand, Comparison]:
         """Return what every demand came to, a shift that all workloads share named as the reason."""
-        self._suite = Suite(self.baseline.workloads, recordings)
+        self._suite = self._suite_of(recordings)
         known = {rec.id: rec for rec in recordings if rec.timed}  # others hold compile times only
         alone = {
             demand: self.compare(known[demand.workload], demand)
@@ -110,6 +111,9 @@ class Judge:
             ]
             for demand, comparison in alone.items()
         }
+
+    def _suite_of(self, recordings: Sequence[WorkloadRecording]) -> Suite:
+        return Suite(self.baseline.workloads, recordings, judgements=self._judgements)
 
     def structure(self, rec: WorkloadRecording) -> Comparison | None:
         """Return what changed in a workload's structure, None where there is nothing to compare with."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kernelperf.environment import Environment, GpuState
 from kernelperf.protocol import Observations
+from kernelperf.trace.roles import portable_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,11 @@ class KernelRecord:
 
     @property
     def launch_config(self) -> tuple[object, ...]:
-        """All of it but the duration: runs whose launch configs differ are never pooled."""
-        return (self.name, self.grid, self.block, self.registers, self.config)
+        """All of it but the duration: runs whose launch configs differ are never pooled.
+
+        An index or a hash that a compiler put at the end of a name is no part of it.
+        """
+        return (portable_name(self.name), self.grid, self.block, self.registers, self.config)
 
 
 @dataclass(frozen=True, slots=True)
