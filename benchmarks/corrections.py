@@ -82,18 +82,18 @@ def differences(base: Card, now: Card, names: Sequence[str]) -> tuple[np.ndarray
     return moved, {name: after[name] - before[name] for name in before if name in after}
 
 
-def hidden(correction: Correction, pairs: Sequence[tuple[Card, Card]], names: Sequence[str], k: int) -> float:
+def seen(correction: Correction, pairs: Sequence[tuple[Card, Card]], names: Sequence[str], k: int) -> float:
     """Return the share of slowed workloads that still read the tolerance, over pairs and choices."""
-    seen = total = 0
+    found = total = 0
     for base, now in pairs:
         moved, read = differences(base, now, names)
         for chosen in itertools.combinations(range(len(names)), k):
             slowed = moved.copy()
             slowed[list(chosen)] += math.log1p(SLOWED)
             left = slowed - correction(slowed, read)
-            seen += int((left[list(chosen)] >= math.log1p(TOLERANCE)).sum())
+            found += int((left[list(chosen)] >= math.log1p(TOLERANCE)).sum())
             total += k
-    return seen / total
+    return found / total
 
 
 @click.command()
@@ -120,7 +120,7 @@ def main(data: Path, output: Path | None) -> None:
             for value in moved - correction(moved, read)
             if not math.isnan(value)
         ]
-        shown = {k: hidden(correction, pairs, names, k) for k in (1, 3, len(names))}
+        shown = {k: seen(correction, pairs, names, k) for k in (1, 3, len(names))}
         rows[label] = {"left": root_mean_square(left), "largest": max(map(abs, left)), "seen": shown}
         told = ", ".join(f"{share:.0%} of {k} slowed" for k, share in shown.items())
         print(

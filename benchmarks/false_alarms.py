@@ -60,6 +60,7 @@ class Tally:
 
 
 def upper_bound(hits: int, tries: int) -> float:
+    """Return the upper 95 % bound of a rate (Clopper-Pearson)."""
     return 1.0 if hits >= tries else float(stats.beta.ppf(0.95, hits + 1, tries - hits))
 
 
@@ -339,8 +340,13 @@ def main(data: Path, draws: int, output: Path | None) -> None:
         print(f"card {card.name}: {len(card.sets)} sets")
     same = tally([(card, card) for card in known])
     cross = tally([(base, now) for base in known for now in known if base is not now])
-    out, learnt = left_out(known) if len(known) > 2 else (cross, [learn(known)])
-    for label, each in (("same card", same), ("another card", cross), ("leaving one card out", out)):
+    kinds = {"same card": same, "another card": cross}
+    learnt: list[Constants] = []
+    if len(known) > 2:
+        kinds["leaving one card out"], learnt = left_out(known)
+    else:
+        print("leaving one card out: not possible with fewer than three cards")
+    for label, each in kinds.items():
         print(
             f"{label:22} {each.false_alarms} false alarms in {each.sessions} sessions (below "
             f"{each.bound:.2%} if independent; {each.pairs} pairs), {each.undecided} with an undecided "
@@ -354,15 +360,14 @@ def main(data: Path, draws: int, output: Path | None) -> None:
         for kind in ("same card", "another card")
     }
     for kind, rate in rates.items():
-        print(f"model, {kind}: {rate:.5%} of {draws} sessions")
+        bound = upper_bound(round(rate * draws), draws)
+        print(f"model, {kind}: {rate:.5%} of {draws} sessions (below {bound:.5%}, were the model right)")
     constants = learn(known)
     print(f"constants: {constants}")
     if output:
         content = {
             "cards": {card.name: len(card.sets) for card in known},
-            "same": {**asdict(same), "bound": same.bound},
-            "cross": {**asdict(cross), "bound": cross.bound},
-            "left_out": {**asdict(out), "bound": out.bound},
+            "sessions": {label: {**asdict(each), "bound": each.bound} for label, each in kinds.items()},
             "constants": asdict(constants),
             "constants_left_out": [asdict(each) for each in learnt],
             "tails": asdict(tails),

@@ -5,6 +5,7 @@
 Each planted step takes the place of the workload that it slows, in a suite whose other workloads are as they
 were.  Three situations: a stored baseline of five sets of the same card, of another card, and paired, where
 runs of base and head alternate on one card (tolerance 0.5 %).  A session never uses a set of its baseline.
+Sessions of one card share sets, so that the intervals shown, of as many independent trials, are too narrow.
 What a slowdown really costs is the ratio of all its runs to all of the workload's on that card.
 """
 

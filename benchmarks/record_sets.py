@@ -8,9 +8,10 @@ timed, the next one's workers import torch on the other half of the cores.  ``--
 workers time their step with other tools too, one after another, when all rounds are done.  The file is
 written after every set, so that a run that is cut short leaves what it had.  Needs a CUDA GPU.
 
-What differs from a run of the suite: the first calls that autotune nothing are made side by side, and neither
-wall time nor probes are taken.  ``--at-once`` makes several sets ready together, with the first calls of all
-side by side; they are timed one after another all the same.
+What differs from a run of the suite: after each burst a chain of launches of next to nothing is timed, to
+tell how far apart this process's kernels start (`launches.py`); the first calls that autotune nothing are
+made side by side; and neither wall time nor probes are taken.  ``--at-once`` makes several sets ready
+together, with the first calls of all side by side; they are timed one after another all the same.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class ReadProbe(msgspec.Struct, tag=True, frozen=True):
 
 
 class StudyWorker(worker.Worker):
-    """Answers `TurnTo` and `Peer` too."""
+    """Answers the commands above too, and probes what a launch takes beside every burst."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -316,6 +316,10 @@ def _inductor_answers(properties: Any) -> Iterator[Any]:
     yield mock.patch.dict(worker, {"cuda": [properties]})
     current = internal("torch._dynamo.device_interface", "caching_worker_current_devices")
     yield mock.patch.dict(current, {"cuda": 0})
+    # A fake tensor on CUDA starts the real context, where there "is" a device.
+    fakes = importlib.import_module("torch._subclasses.fake_tensor")
+    internal("torch._subclasses.fake_tensor", "init_gpu_context")
+    yield mock.patch.object(fakes, "init_gpu_context", _always(None))
     # Generated kernels switch Triton back to the real driver when they are loaded.
     internal("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu")
     helpers = importlib.import_module("torch._inductor.runtime.triton_helpers")
