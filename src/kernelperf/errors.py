@@ -14,7 +14,7 @@ class NotMeasurable(KernelperfError):
 
 
 class NotDeterminable(NotMeasurable):
-    """The trace can't know, however whole it is: a CUDA graph hides the ops, or there are no host rows.
+    """The evidence can't know, however whole it is: a CUDA graph hides the ops, or only a GPU could tell.
 
     A test that raises it neither passes nor fails: it skips with the reason, and is counted.
     """
