@@ -38,7 +38,13 @@ def outcomes() -> Any:
     wanted = [(name, "sm_90") for name in SPECIMEN_NAMES]
     wanted += [("geglu", "sm_80"), ("geglu", "sm_100"), ("residual", "sm_100")]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return {(name, arch): threads.submit(generate, f"{SPECIMENS}:{name}", arch) for name, arch in wanted}
+        futures = {
+            (name, arch): threads.submit(generate, f"{SPECIMENS}:{name}", arch) for name, arch in wanted
+        }
+        for name, params in (("variants", {}), ("variants fp16", {"dtype": "fp16"})):
+            submitted = threads.submit(generate, f"{SPECIMENS}:variants", "sm_90", params)
+            futures[name, "sm_90"] = submitted
+    return futures
 
 
 @pytest.fixture
@@ -205,7 +211,7 @@ def test_the_architectures_that_are_offered_are_those_that_are_known() -> None:
 # --- variants of a declared workload
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("variants", "bf16"), ("variantsfp16", "fp16")])
+@pytest.mark.parametrize(("name", "dtype"), [("variants", "bf16"), ("variants fp16", "fp16")])
 def test_a_variant_is_chosen_by_its_values_and_is_else_the_first(record: Any, name: str, dtype: str) -> None:
     found = record(name)
     assert found.kernels[0].bytes == 2 * 1024 * 1024 * 2
