@@ -25,7 +25,7 @@ STRUCTURE = "structure"
 # that the machine was disturbed.
 SPREAD_LIMIT_SDS = 4.0
 # What it takes to start a kernel varies from process to process, by a time: 48–91 ns a kernel in four
-# workloads of one or two kernels of 1.2 to 2.7 µs, 35 fresh processes each on three H200s (sample standard
+# workloads of one or two kernels of 1.2 to 2.7 µs, 16–35 fresh processes each on up to three H200s (standard
 # deviation; 75 ns in root mean square).  All of a step's kernels share it.
 LAUNCH_SD_NS = 75.0
 
@@ -38,7 +38,7 @@ class Metric:
     floor_sd: float
 
 
-# gpu_time: 0.10–0.26 % in six large workloads, of which the starts of their kernels are about half (35 fresh
+# gpu_time: 0.10–0.31 % in six large workloads, of which the starts of their kernels are about half (26 fresh
 # processes each on three H200s), up to 0.67 % in an earlier study of five runs.  wall_time: the median of 16
 # CVs on two H200s, 0.2–18 %, is 2.4 %.  kernel_time: the largest CV of a single kernel.  compile_time:
 # 18–28 s for the same graphs in 18 processes.
