@@ -92,16 +92,7 @@ def _allowance(before: Sequence[GpuState], after: Sequence[GpuState]) -> float:
 
 def slower_baseline(base: Sequence[Run], now: Sequence[Run]) -> str:
     """Return how the card was worse off in the baseline's runs, by its clocks; "" where it wasn't."""
-    before, after = _card_states(base, now)
-    told = []
-    if _clock_ratio(after, before) > 1:
-        told.append(
-            f"SM clock {_state(before, 'sm_clock_mhz'):.0f} → {_state(after, 'sm_clock_mhz'):.0f} MHz"
-        )
-    if _memory_ratio(after, before) > 1:
-        clocks = [_state(states, "memory_clock_mhz") for states in (before, after)]
-        told.append(f"memory clock {clocks[0]:.0f} → {clocks[1]:.0f} MHz")
-    return ", ".join(told)
+    return ", ".join(_lower_clocks(*_card_states(base, now), baseline=True))
 
 
 def disturbed_runs(runs: Sequence[Run]) -> tuple[tuple[int, str], ...]:
@@ -142,11 +133,7 @@ def _card_states(base: Sequence[Run], now: Sequence[Run]) -> tuple[list[GpuState
 
 
 def _disturbances(before: Sequence[GpuState], after: Sequence[GpuState]) -> Iterator[str]:
-    if _clock_ratio(before, after) > 1:
-        yield f"SM clock {_state(before, 'sm_clock_mhz'):.0f} → {_state(after, 'sm_clock_mhz'):.0f} MHz"
-    if _memory_ratio(before, after) > 1:
-        clocks = [_state(states, "memory_clock_mhz") for states in (before, after)]
-        yield f"memory clock {clocks[0]:.0f} → {clocks[1]:.0f} MHz"
+    yield from _lower_clocks(before, after, baseline=False)
     if _more_processes(before, after) > 0:
         counts = [max(_told(states, "other_processes")) for states in (before, after)]
         yield f"other processes on the GPU: {counts[0]} → {counts[1]}"
@@ -155,6 +142,17 @@ def _disturbances(before: Sequence[GpuState], after: Sequence[GpuState]) -> Iter
         yield f"slowed down by heat or power (clock-event reasons {reasons:#x})"
     if _ecc_turned_on(before, after):
         yield "ECC off → on"
+
+
+def _lower_clocks(before: Sequence[GpuState], after: Sequence[GpuState], *, baseline: bool) -> Iterator[str]:
+    """Name the clocks that were lower now, or in the baseline's runs; either way from before to after."""
+    higher, lower = (after, before) if baseline else (before, after)
+    for label, field, ratio in (
+        ("SM clock", "sm_clock_mhz", _clock_ratio(higher, lower)),
+        ("memory clock", "memory_clock_mhz", _memory_ratio(higher, lower)),
+    ):
+        if ratio > 1:
+            yield f"{label} {_state(before, field):.0f} → {_state(after, field):.0f} MHz"
 
 
 def _more_processes(before: Sequence[GpuState], after: Sequence[GpuState]) -> int:
