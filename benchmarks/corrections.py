@@ -19,8 +19,8 @@ from pathlib import Path
 
 import click
 import numpy as np
-from false_alarms import log_values, root_mean_square
-from sets import DATA, Card, read_cards
+from false_alarms import log_values
+from sets import DATA, Card, read_cards, root_mean_square
 
 from kernelperf.compare import verdict
 from kernelperf.compare.cards import MAX_CARD_SHIFT

@@ -24,7 +24,17 @@ from pathlib import Path
 import click
 import numpy as np
 from scipy import stats
-from sets import BASELINE_RUNS, DATA, LOOKS, Card, OneSet, read_cards, recordings, session
+from sets import (
+    BASELINE_RUNS,
+    DATA,
+    LOOKS,
+    Card,
+    OneSet,
+    read_cards,
+    recordings,
+    root_mean_square,
+    session,
+)
 
 from kernelperf.compare import Verdict, cards, estimate, verdict
 from kernelperf.compare.estimate import run_value
@@ -101,10 +111,6 @@ def pooled_variance(known: Sequence[Card], names: Sequence[str]) -> np.ndarray:
         values = log_values(card, names)
         within += ((values - values.mean(0)) ** 2).sum(0)
     return within / degrees
-
-
-def root_mean_square(values: Sequence[float]) -> float:
-    return math.sqrt(statistics.fmean(value**2 for value in values)) if values else 0.0
 
 
 @contextlib.contextmanager

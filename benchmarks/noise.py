@@ -12,13 +12,12 @@ of several cards each is the root mean square over the cards.
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
-from sets import DATA, Card, OneSet, read_cards
+from sets import DATA, Card, OneSet, read_cards, root_mean_square
 
 from kernelperf.compare.estimate import run_value, spread_fraction
 
@@ -58,11 +57,7 @@ def _pooled(cards: Sequence[Sequence[float]]) -> tuple[float, float, int]:
     known = [values for values in cards if len(values) > 1]
     plain = [statistics.stdev(values) / statistics.fmean(values) for values in known]
     robust = [spread_fraction(values) for values in known]
-    return _root_mean_square(plain), _root_mean_square(robust), sum(map(len, known))
-
-
-def _root_mean_square(values: Sequence[float]) -> float:
-    return math.sqrt(statistics.fmean(value**2 for value in values))
+    return root_mean_square(plain), root_mean_square(robust), sum(map(len, known))
 
 
 def draw(table: Table, path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,10 +102,9 @@ def session(
     return {comparison.workload: comparison for comparison in judge_suite(tuple(found.values()))}
 
 
-def windows(sets: Sequence[OneSet], length: int, step: int = 1) -> Iterator[tuple[OneSet, ...]]:
-    """Yield runs of consecutive sets."""
-    for start in range(0, len(sets) - length + 1, step):
-        yield tuple(sets[start : start + length])
+def root_mean_square(values: Sequence[float]) -> float:
+    """Return the root of the mean square, 0 for no values."""
+    return math.sqrt(statistics.fmean(value**2 for value in values)) if values else 0.0
 
 
 def _environment(content: Mapping[str, Any]) -> Environment:
