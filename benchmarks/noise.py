@@ -62,11 +62,7 @@ def _pooled(cards: Sequence[Sequence[float]]) -> tuple[float, float, int]:
 
 def draw(table: Table, path: Path) -> None:
     """Draw a panel a workload: plain CV filled, robust CV hollow."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "kernelperf"
-    from matplotlib import pyplot
+    from figures import pyplot, save
 
     figure, panels = pyplot.subplots(
         1, len(table), figsize=(11, 3.0), sharex=True, sharey=True, layout="constrained"
@@ -81,8 +77,7 @@ def draw(table: Table, path: Path) -> None:
         axes.set(title=workload.partition("-")[0], xscale="log", xlabel="CV between processes, %")
         axes.set_yticks(range(len(names)), names)
         axes.grid(axis="x", color="#ddd", lw=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
 
 
 @click.command()

@@ -157,11 +157,7 @@ def named_first(comparison: Comparison) -> str:
 
 def draw(rows: Sequence[Power], path: Path) -> None:
     """Draw the rate found against the real size, one line a situation."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "kernelperf"
-    from matplotlib import pyplot
+    from figures import pyplot, save
 
     figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
     for situation, color in zip(SITUATIONS, ("#1b6ca8", "#c1582b", "#3a7d44"), strict=True):
@@ -178,8 +174,7 @@ def draw(rows: Sequence[Power], path: Path) -> None:
     axes.axhline(95, color="#888", lw=0.8, ls=":")
     axes.set(xlabel="slowdown, % (measured)", ylabel="found, % of sessions", ylim=(-3, 103))
     axes.legend(loc="center right", frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
 
 
 @click.command()
