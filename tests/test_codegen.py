@@ -27,7 +27,8 @@ SPECIMENS = Path(__file__).parent / "codegen" / "specimens.py"
 TENSOR_BYTES = 50_331_648  # one intermediate of the MLP
 MM, ADDMM = "extern_kernels.mm", "extern_kernels.addmm"
 SPECIMEN_NAMES = (
-    "geglu unfused graph_break residual biased packed erf eager unaligned autotuned on_a_real_device dynamic "
+    "geglu unfused graph_break residual biased packed erf eager scan loss attention unaligned autotuned "
+    "on_a_real_device dynamic "
     "trained on_the_cpu nothing failing"
 ).split()
 
@@ -126,6 +127,16 @@ def test_an_erf_gelu_has_the_same_name_and_ops(record: Any) -> None:
     assert "erf" in erf.sources[0]
 
 
+def test_a_kernel_with_a_function_before_its_own_is_compiled(record: Any) -> None:
+    (kernel,) = record("scan").kernels
+    assert kernel.fused_ops == ["cumsum"]
+    assert kernel.candidates
+
+
+def test_constants_are_computed_without_a_device(record: Any) -> None:
+    assert "nll_loss_forward" in record("loss").kernels[-1].fused_ops
+
+
 def test_an_eager_step_generates_nothing(record: Any) -> None:
     found = record("eager")
     assert (found.graphs, found.extern_calls, found.kernels) == (0, [], [])
@@ -148,6 +159,7 @@ def test_one_kernel_is_named_by_part_of_its_name(record: Any) -> None:
     [
         ("unaligned", "Inductor decides by timing candidates on the device"),
         ("autotuned", "Inductor decides by timing candidates on the device"),
+        ("attention", "which attention runs, fused or not, is chosen for the device"),
         ("on_a_real_device", "the step reads a number from the device"),
         ("dynamic", "the graph's shapes are symbolic"),
         ("trained", "its mode is forward_backward, and no training graphs are generated"),

@@ -97,7 +97,42 @@ def eager():
     return lambda: module(x)
 
 
+class Scan(nn.Module):
+    """Its kernel holds a function to combine by, before its own."""
+
+    def forward(self, x):
+        return torch.cumsum(x, dim=-1)
+
+
+class Loss(nn.Module):
+    """Inductor computes a constant of it."""
+
+    def forward(self, logits, labels):
+        return F.cross_entropy(logits.float(), labels)
+
+
+def scan():
+    return Scan(), torch.randn(1024, 4096, device="cuda")
+
+
+def loss():
+    labels = torch.zeros(2048, dtype=torch.int64, device="cuda")
+    return Loss(), (torch.randn(2048, 32_000, dtype=torch.bfloat16, device="cuda"), labels)
+
+
 # --- what can't be told
+
+
+class Attention(nn.Module):
+    """A build without CUDA would take it apart; a GPU runs it in one kernel."""
+
+    def forward(self, x):
+        heads = x.view(64, 128, 12, 64).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+
+def attention():
+    return Attention(), inputs()
 
 
 def unaligned():

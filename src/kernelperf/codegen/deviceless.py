@@ -170,7 +170,9 @@ def _is_timing(error: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Return an error's first sentence that says something: Inductor puts a heading over another's."""
+    lines = [line for line in str(error).strip().splitlines() if not line.endswith(" raised:")]
+    return lines[0].partition(". ")[0] if lines else type(error).__name__
 
 
 class PretendedDriver:
@@ -324,11 +326,36 @@ def _inductor_answers(properties: Any) -> Iterator[Any]:
     internal("torch._inductor.runtime.triton_helpers", "set_driver_to_gpu")
     helpers = importlib.import_module("torch._inductor.runtime.triton_helpers")
     yield mock.patch.object(helpers, "set_driver_to_gpu", _always(None))
+    # Inductor computes constants on the device; their values don't depend on where.
+    folder = internal("torch._inductor.constant_folding", "ConstantFolder")
+    fold = internal("torch._inductor.constant_folding", "ConstantFolder.run_node")
+    on_cpu = _on_cpu()
+
+    def fold_on_cpu(folding: Any, node: Any) -> Any:
+        with on_cpu():
+            return fold(folding, node)
+
+    yield mock.patch.object(folder, "run_node", fold_on_cpu)
     if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]  # torch's
         # This pattern traces randperm on CUDA, for which a build without CUDA has no device guard.
         internal("torch._inductor.fx_passes.misc_patterns", "_misc_patterns_init")
         patterns = importlib.import_module("torch._inductor.fx_passes.misc_patterns")
         yield mock.patch.object(patterns, "_misc_patterns_init", _always(None))
+
+
+def _on_cpu() -> Any:
+    """Return a mode in which tensors that would be made on CUDA are made on the CPU."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class OnCpu(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = dict(kwargs or {})
+            if given.get("device") is not None and torch.device(given["device"]).type == "cuda":
+                given["device"] = "cpu"
+            return op(*args, **given)
+
+    return OnCpu
 
 
 def _no_context(*_: Any) -> Any:
@@ -400,6 +427,8 @@ def _keep_graph(generated: Generated, graph: Any, source: str) -> None:
         raise generated.refuse(
             UnusableInput(f"the step computes on {where}, not on CUDA: put its module and inputs there")
         )
+    if any(_is_attention(node) for node in graph.graph.nodes):
+        raise generated.refuse(undeterminable("which attention runs, fused or not, is chosen for the device"))
     generated.sources.append(source)
     generated.extern_calls += _EXTERN.findall(call)
     bodies = dict(_DEFINITION.findall(source))
@@ -411,6 +440,13 @@ def _keep_graph(generated: Generated, graph: Any, source: str) -> None:
     for name, node in zip(launched, nodes, strict=True):
         size = int(node.get_read_write_buffers_sizes())
         generated.launches.append(_inductor_launch(name, bodies[name], _fused_ops(node), size))
+
+
+def _is_attention(node: Any) -> bool:
+    """Whether a node comes of an attention, which a build without CUDA takes apart otherwise."""
+    made_by = [str(each) for each in (node.target, node.meta.get("original_aten"))]
+    made_by += [str(name) for name, _ in node.meta.get("source_fn_stack", ())]
+    return any("scaled_dot_product" in each or "_safe_softmax" in each for each in made_by)
 
 
 def _launches_triton(node: Any) -> bool:
@@ -462,10 +498,10 @@ def _inductor_launch(name: str, body: str, ops: Sequence[str], size: int) -> Cal
 
 
 def _function_in(body: str) -> str:
-    found = re.search(r"^def (\w+)\(", body, re.MULTILINE)
-    if found is None:
+    functions = re.findall(r"^def (\w+)\(", body, re.MULTILINE)
+    if not functions:
         raise UnusableInput(f"Inductor's kernel holds no function: {body[:80]!r}")
-    return found.group(1)
+    return str(functions[-1])  # what a scan combines by stands before it
 
 
 def _config_text(config: Any) -> str:
