@@ -348,7 +348,7 @@ def _on_cpu() -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class OnCpu(TorchDispatchMode):
+    class OnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = dict(kwargs or {})
             if given.get("device") is not None and torch.device(given["device"]).type == "cuda":
